@@ -1,0 +1,162 @@
+"""What a kernel is: compile once for given specs, bind once to arrays, call many times; and the registry."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from hetero.errors import UnsupportedError
+from hetero.program.operation import Operation
+from hetero.program.program import Dispatch
+from hetero.types import Array, Spec, TensorSpec, ValueType
+
+Call: TypeAlias = Callable[[], object]
+Bind: TypeAlias = Callable[[Sequence[Any], Sequence[Any], Any], Call]
+"""(inputs, outputs, workspace) -> zero-argument call over exactly these arrays. An omitted operand is None.
+Inputs may be read-only and, unless listed in `contiguous`, strided. Outputs are C-contiguous, uninitialised and
+never alias an input unless `overwrites` allowed it. The call may run any number of times while inputs change in place."""
+View: TypeAlias = Callable[[Sequence[Any]], "tuple[Array, ...] | None"]
+"""inputs -> arrays that share memory with inputs[0], or None where these strides allow no view."""
+Run: TypeAlias = Callable[[Sequence[Any]], "tuple[Any, ...]"]
+"""inputs -> fresh outputs (arrays, SequenceValue, None): for outputs whose specs depend on the data."""
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """A kernel compiled for fixed input specs.
+
+    Either `bind` is set and `outputs` gives every output's spec (None where that output is omitted), with `view`
+    beside it for layout operations; or `run` is set, and the outputs' specs depend on the data.
+    """
+
+    outputs: tuple[Spec | None, ...] = ()
+    bind: Bind | None = None
+    view: View | None = None
+    run: Run | None = None
+    contiguous: frozenset[int] = frozenset()
+    """Inputs that must be C-contiguous; the runtime copies where they are not."""
+    overwrites: tuple[tuple[int, int], ...] = ()
+    """(input, output) pairs: the output may be computed into the input's memory when the input dies here."""
+    workspace_bytes: int = 0
+    """Bytes of scratch that bind gets as a uint8 array (None where 0)."""
+    capture: str | None = None
+    """None: may be recorded. Otherwise the reason why not."""
+
+
+CompileFunction: TypeAlias = Callable[[Operation, Sequence[Spec], Any], Compiled]
+"""(operation, input specs, xp) -> Compiled. xp is the provider's array module (numpy, cupy). Specs of omitted inputs
+are ABSENT. Raises UnsupportedError with a reason, or KernelError where the operands contradict the operator's text."""
+CheckFunction: TypeAlias = Callable[[Operation, "Sequence[ValueType | None]"], "str | None"]
+"""(operation, declared input types) -> None, or the reason why the kernel will not take them. Used when planning."""
+
+
+@dataclass(frozen=True, slots=True)
+class KernelDef:
+    """A kernel as registered.
+
+    `versions` are the schema since-versions whose meaning it implements (another version is not served by it).
+    `values` are the inputs whose *value* decides the output's shape (Reshape's shape, Slice's starts…): the runtime
+    hands their specs over with `.value` set (a host array), whatever provider the data lives on.
+    `portable`: uses nothing but the array module, so it runs on every provider. `host`: yields metadata or host
+    values (Shape, Size) and never reads device memory.
+    """
+
+    domain: str
+    op_type: str
+    versions: frozenset[int]
+    compile: CompileFunction
+    dispatch: Dispatch = Dispatch.BACKEND
+    values: tuple[int, ...] = ()
+    portable: bool = True
+    deterministic: bool = True
+    check: CheckFunction | None = None
+
+
+_REGISTRY: dict[tuple[str, str], list[KernelDef]] = {}
+
+
+def kernel(
+    *op_types: str,
+    versions: Iterable[int],
+    domain: str = "",
+    dispatch: Dispatch = Dispatch.BACKEND,
+    values: tuple[int, ...] = (),
+    portable: bool = True,
+    deterministic: bool = True,
+    check: CheckFunction | None = None,
+) -> Callable[[CompileFunction], CompileFunction]:
+    """Register the decorated compile function for `op_types` (one function may serve several of the same shape)."""
+    served = frozenset(versions)
+
+    def register(function: CompileFunction) -> CompileFunction:
+        for op_type in op_types:
+            defs = _REGISTRY.setdefault((domain, op_type), [])
+            for other in defs:
+                if other.versions & served:
+                    raise ValueError(f"{domain}::{op_type} {sorted(other.versions & served)} registered twice")
+            defs.append(
+                KernelDef(
+                    domain, op_type, served, function, dispatch, values, portable, deterministic, check
+                )
+            )
+        return function
+
+    return register
+
+
+def lookup(domain: str, op_type: str, version: int) -> KernelDef | None:
+    """The kernel that implements this schema version, or None."""
+    for definition in _REGISTRY.get((domain, op_type), ()):
+        if version in definition.versions:
+            return definition
+    return None
+
+
+def registered() -> tuple[KernelDef, ...]:
+    """All kernels, in registration order."""
+    return tuple(d for defs in _REGISTRY.values() for d in defs)
+
+
+def computed(
+    outputs: Sequence[Spec | None],
+    bind: Bind,
+    *,
+    contiguous: Iterable[int] = (),
+    overwrites: Iterable[tuple[int, int]] = (),
+    workspace_bytes: int = 0,
+    capture: str | None = None,
+) -> Compiled:
+    """A kernel whose output specs are known."""
+    return Compiled(
+        tuple(outputs),
+        bind=bind,
+        contiguous=frozenset(contiguous),
+        overwrites=tuple(overwrites),
+        workspace_bytes=workspace_bytes,
+        capture=capture,
+    )
+
+
+def viewed(outputs: Sequence[Spec | None], view: View, bind: Bind) -> Compiled:
+    """A layout operation: a view where strides allow, `bind` (a copy) otherwise."""
+    return Compiled(tuple(outputs), bind=bind, view=view)
+
+
+def dynamic(run: Run, *, capture: str = "data-dependent output shape") -> Compiled:
+    """A kernel whose output specs depend on the data."""
+    return Compiled(run=run, capture=capture)
+
+
+def tensor(op: Operation, specs: Sequence[Spec], index: int) -> TensorSpec:
+    """specs[index] as a tensor. Raises: UnsupportedError where it is absent or no tensor."""
+    spec = specs[index] if index < len(specs) else None
+    if not isinstance(spec, TensorSpec):
+        raise UnsupportedError(f"input {index} must be a tensor", op=op.id, node=op.name)
+    return spec
+
+
+def given(specs: Sequence[Spec], index: int) -> TensorSpec | None:
+    """specs[index], or None where that operand is omitted."""
+    spec = specs[index] if index < len(specs) else None
+    return spec if isinstance(spec, TensorSpec) else None

@@ -1,0 +1,1 @@
+"""Planning: placement, partitions, transfers, the plan and its explanation."""

@@ -1,0 +1,156 @@
+"""The contract of an execution provider: what it supports, how it compiles, and who owns its memory."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hetero.kernels.base import Call, Compiled
+from hetero.program.operation import Operation
+from hetero.program.program import Dispatch
+from hetero.types import Array, HostArray, Spec, TensorSpec, ValueType
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """Whether a provider takes an operation, and why (not). `native` is False where it would run through
+    onnx.reference, a last resort that placement uses only when no provider has a kernel of its own."""
+
+    ok: bool
+    reason: str
+    native: bool = True
+    dispatch: Dispatch = Dispatch.BACKEND
+
+
+@dataclass(frozen=True, slots=True)
+class ProviderConfig:
+    """What creates a provider instance, here or in an actor: plain data, safe to send.
+
+    `ops` / `except_ops` ("Softmax" or "com.microsoft::Gelu") restrict what the instance accepts.
+    """
+
+    name: str
+    options: tuple[tuple[str, Any], ...] = ()
+    ops: frozenset[str] | None = None
+    except_ops: frozenset[str] = frozenset()
+
+
+@dataclass(slots=True, eq=False)
+class Buffer:
+    """Bytes that a provider's pool handed out. Whoever took it gives it back exactly once with `Provider.give`."""
+
+    raw: Any
+    nbytes: int
+    device: str
+    live: bool = True
+
+
+class Provider(ABC):
+    """One provider instance: a device, its memory and its kernels. Owned by one child; used from one thread at a time.
+
+    Arrays of a host provider are numpy.ndarray; another provider's arrays are opaque here, and must have `dtype`,
+    `shape` and `nbytes`.
+    """
+
+    kind: str
+    """"cpu", "cuda", "sim"…"""
+    is_host: bool
+    """True where its arrays are numpy arrays in this process's memory."""
+
+    def __init__(self, config: ProviderConfig) -> None:
+        self.config = config
+        self.name = config.name
+
+    # -- planning ------------------------------------------------------------------------------------------------
+    def supports(self, op: Operation, types: Sequence[ValueType | None]) -> Match:
+        """Whether it takes this operation at its version, dtypes and declared shapes; pure.
+
+        Applies `ops` / `except_ops` first. An operation with bodies is taken when every operation inside is too.
+        """
+        for wanted in (op.id, op.op_type):
+            if wanted in self.config.except_ops:
+                return Match(False, f"{op.id} is in except_ops of {self.name}")
+        if self.config.ops is not None and not {op.id, op.op_type} & self.config.ops:
+            return Match(False, f"{op.id} is not in ops of {self.name}")
+        for attribute, body in op.bodies().items():
+            known: dict[int, ValueType | None] = {p.slot: p.type for p in (*body.inputs, *body.constants)}
+            for inner in body.instructions:
+                match = self.supports(inner.op, [known.get(s) for s in inner.inputs])
+                if not match.ok:
+                    return Match(False, f"{attribute}: node {inner.op.name!r} ({inner.op.id}): {match.reason}")
+                known.update(zip(inner.outputs, inner.types, strict=True))
+        return self.supports_native(op, types)
+
+    @abstractmethod
+    def supports_native(self, op: Operation, types: Sequence[ValueType | None]) -> Match:
+        """`supports`, after the filters and the bodies were looked at."""
+
+    # -- kernels -------------------------------------------------------------------------------------------------
+    @abstractmethod
+    def compile(self, op: Operation, specs: Sequence[Spec]) -> Compiled:
+        """Compile for these specs. Raises: UnsupportedError, KernelError."""
+
+    @abstractmethod
+    def bind(self, compiled: Compiled, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Call:
+        """`compiled.bind` over this provider's arrays; on a device the call enqueues on the provider's stream."""
+
+    @abstractmethod
+    def view(self, compiled: Compiled, inputs: Sequence[Any]) -> tuple[Array, ...] | None:
+        """`compiled.view` over this provider's arrays; the result keeps the owner's memory alive."""
+
+    @abstractmethod
+    def run(self, compiled: Compiled, inputs: Sequence[Any]) -> tuple[Any, ...]:
+        """`compiled.run` over this provider's arrays (waits for the stream where it must read data)."""
+
+    # -- memory --------------------------------------------------------------------------------------------------
+    @abstractmethod
+    def take(self, nbytes: int) -> Buffer:
+        """A buffer of at least `nbytes`, 64-byte aligned, uninitialised. Raises: MemoryLimitError."""
+
+    @abstractmethod
+    def give(self, buffer: Buffer) -> None:
+        """Give a buffer back to the pool. Raises: DeviceError for a second time or another provider's buffer."""
+
+    @abstractmethod
+    def array(self, buffer: Buffer, spec: TensorSpec) -> Array:
+        """A contiguous array of `spec` at the start of `buffer` (which stays the caller's to give back)."""
+
+    @abstractmethod
+    def empty(self, spec: TensorSpec) -> Array:
+        """A fresh contiguous array that owns its memory and frees it with its last reference."""
+
+    @abstractmethod
+    def trim(self) -> None:
+        """Return pooled bytes that nobody holds to the system."""
+
+    # -- copies --------------------------------------------------------------------------------------------------
+    @abstractmethod
+    def upload(self, array: HostArray) -> Array:
+        """A device array with the bytes of `array`. On a host provider: the array itself."""
+
+    @abstractmethod
+    def download(self, array: Array) -> HostArray:
+        """The bytes of `array` on the host; waits for the stream. On a host provider: the array itself."""
+
+    @abstractmethod
+    def copy(self, source: Array, target: Array) -> Call:
+        """A call that copies `source` (any strides) into the contiguous `target`, both on this provider."""
+
+    @abstractmethod
+    def is_contiguous(self, array: Array) -> bool:
+        """Whether the array is C-contiguous."""
+
+    # -- stream --------------------------------------------------------------------------------------------------
+    @abstractmethod
+    def synchronize(self) -> None:
+        """Wait until everything enqueued has run. Raises what enqueued work raised (DeviceError, KernelError)."""
+
+    # -- the rest ------------------------------------------------------------------------------------------------
+    @abstractmethod
+    def stats(self) -> dict[str, Any]:
+        """Counters: pool_bytes, pool_peak_bytes, live_bytes, uploads, upload_bytes, downloads, download_bytes…"""
+
+    def close(self) -> None:
+        """Free everything. A second call does nothing."""
