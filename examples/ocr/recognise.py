@@ -1,4 +1,4 @@
-"""Reading lines: crops of equal height in batches of similar width, and the text of the network's answer (CTC)."""
+"""Reading lines: crops of one height in batches of like width, and the text in the network's answer (CTC)."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def _scaled_width(box: Box) -> int:
 
 
 def batches(image: Image.Image, boxes: Sequence[Box], size: int = BATCH) -> Iterator[Batch]:
-    """The boxes' crops in batches of at most `size`, narrowest first, so that little of a batch is padding."""
+    """The boxes' crops in batches of at most `size`, narrowest first, so that little is padding."""
     order = sorted(range(len(boxes)), key=lambda index: _scaled_width(boxes[index]))
     for low in range(0, len(order), size):
         indices = tuple(order[low : low + size])

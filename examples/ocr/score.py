@@ -38,7 +38,7 @@ class PageScore:
 
     @property
     def line_accuracy(self) -> float:
-        """Share of characters right within matched lines, whatever their order; extra lines count as edits."""
+        """Share of characters right within matched lines, in any order; extra lines count as edits."""
         edits = sum(line.edits for line in self.lines) + sum(map(len, self.extra))
         return share_right(edits, sum(len(line.true) for line in self.lines))
 
@@ -55,7 +55,7 @@ def share_right(edits: int, length: int) -> float:
 
 
 def edit_distance(a: str, b: str) -> int:
-    """Levenshtein distance: insertions, deletions and substitutions, one each. O(len(a) * len(b)), by rows."""
+    """Levenshtein distance: insertions, deletions and substitutions, one each. O(len(a) len(b)), by rows."""
     if not a or not b:
         return len(a) + len(b)
     target = _code_points(b)

@@ -1,0 +1,12 @@
+"""Kernels: what each operator computes, once, for any array module; one file per operator family."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+
+
+def load_all() -> None:
+    """Import every family so that its kernels are registered. Later calls do nothing."""
+    for module in pkgutil.iter_modules(__path__):
+        importlib.import_module(f"{__name__}.{module.name}")

@@ -58,8 +58,8 @@ class KernelDef:
     `versions` are the schema since-versions whose meaning it implements (another version is not served by it).
     `values` are the inputs whose *value* decides the output's shape (Reshape's shape, Slice's starts…): the runtime
     hands their specs over with `.value` set (a host array), whatever provider the data lives on.
-    `portable`: uses nothing but the array module, so it runs on every provider. `host`: yields metadata or host
-    values (Shape, Size) and never reads device memory.
+    `portable`: uses nothing but the array module, so it runs on every provider. `metadata`: the result follows from the
+    input specs alone and the bound call reads no input (Shape, Size), so that it is known whenever shapes are.
     """
 
     domain: str
@@ -70,6 +70,7 @@ class KernelDef:
     values: tuple[int, ...] = ()
     portable: bool = True
     deterministic: bool = True
+    metadata: bool = False
     check: CheckFunction | None = None
 
 
@@ -84,6 +85,7 @@ def kernel(
     values: tuple[int, ...] = (),
     portable: bool = True,
     deterministic: bool = True,
+    metadata: bool = False,
     check: CheckFunction | None = None,
 ) -> Callable[[CompileFunction], CompileFunction]:
     """Register the decorated compile function for `op_types` (one function may serve several of the same shape)."""
@@ -97,7 +99,7 @@ def kernel(
                     raise ValueError(f"{domain}::{op_type} {sorted(other.versions & served)} registered twice")
             defs.append(
                 KernelDef(
-                    domain, op_type, served, function, dispatch, values, portable, deterministic, check
+                    domain, op_type, served, function, dispatch, values, portable, deterministic, metadata, check
                 )
             )
         return function

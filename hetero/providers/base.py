@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
+from hetero.errors import CaptureError, ProviderError
 from hetero.kernels.base import Call, Compiled
 from hetero.program.operation import Operation
 from hetero.program.program import Dispatch
@@ -47,6 +48,19 @@ class Buffer:
     live: bool = True
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class CaptureToken:
+    """Names one captured graph. Good until its (owner, slot) is captured again, discarded or the provider closed.
+
+    Compared by identity: a token rebuilt from its fields is a foreign one.
+    """
+
+    device: str
+    owner: Hashable
+    slot: str
+    calls: int
+
+
 class Provider(ABC):
     """One provider instance: a device, its memory and its kernels. Owned by one child; used from one thread at a time.
 
@@ -58,10 +72,18 @@ class Provider(ABC):
     """"cpu", "cuda", "sim"…"""
     is_host: bool
     """True where its arrays are numpy arrays in this process's memory."""
+    can_capture: ClassVar[bool] = False
+    """Whether begin_capture and its like work."""
+    indexed: ClassVar[bool] = False
+    """True where instances are numbered devices: the bare kind then means number 0 ("cuda" is "cuda:0")."""
+    declared_options: ClassVar[Mapping[str, tuple[type, ...]]] = {}
+    """Option name -> the types its value may have (beside `ops` and `except_ops`, which every provider takes)."""
 
     def __init__(self, config: ProviderConfig) -> None:
+        """Raises: ProviderError for an option that is not declared, or whose value has another type."""
         self.config = config
         self.name = config.name
+        self.options = checked_options(config, self.declared_options)
 
     # -- planning ------------------------------------------------------------------------------------------------
     def supports(self, op: Operation, types: Sequence[ValueType | None]) -> Match:
@@ -147,6 +169,33 @@ class Provider(ABC):
     def synchronize(self) -> None:
         """Wait until everything enqueued has run. Raises what enqueued work raised (DeviceError, KernelError)."""
 
+    # -- capture ------------------------------------------------------------------------------------------------
+    # Recording collects calls without running them. While it is open, take, give, empty, upload, download, run and
+    # synchronize raise CaptureError and break the recording: only abort_capture gets out of a broken one.
+    def begin_capture(self, owner: Hashable, slot: str) -> None:
+        """Open a recording for `owner`'s graph slot. Raises: CaptureError where one is open already."""
+        raise CaptureError(f"{self.name} cannot capture", device=self.name)
+
+    def record(self, call: Call, op: Operation | None = None) -> None:
+        """Put one bound call into the open recording; it does not run. `op` is named should it fail at replay."""
+        raise CaptureError(f"{self.name} cannot capture", device=self.name)
+
+    def end_capture(self) -> CaptureToken:
+        """Close the recording. It replaces the graph of its (owner, slot), whose token goes stale."""
+        raise CaptureError(f"{self.name} cannot capture", device=self.name)
+
+    def abort_capture(self) -> None:
+        """Drop the open recording, broken or not; does nothing where none is open (so `finally` may call it)."""
+        raise CaptureError(f"{self.name} cannot capture", device=self.name)
+
+    def launch(self, token: CaptureToken) -> None:
+        """Replay a captured graph. Raises: CaptureError for a stale or foreign token, and while recording."""
+        raise CaptureError(f"{self.name} cannot capture", device=self.name)
+
+    def discard_capture(self, token: CaptureToken) -> None:
+        """Free a captured graph and what it keeps alive; a stale token is ignored."""
+        raise CaptureError(f"{self.name} cannot capture", device=self.name)
+
     # -- the rest ------------------------------------------------------------------------------------------------
     @abstractmethod
     def stats(self) -> dict[str, Any]:
@@ -154,3 +203,24 @@ class Provider(ABC):
 
     def close(self) -> None:
         """Free everything. A second call does nothing."""
+
+
+def checked_options(config: ProviderConfig, declared: Mapping[str, tuple[type, ...]]) -> dict[str, Any]:
+    """The options by name. Raises: ProviderError for one that is not declared, given twice or of another type."""
+    found: dict[str, Any] = {}
+    for option, value in config.options:
+        if option not in declared:
+            known = ", ".join(sorted({*declared, "ops", "except_ops"}))
+            raise ProviderError(f"{config.name} has no option {option!r}; it has: {known}", device=config.name)
+        if option in found:
+            raise ProviderError(f"option {option!r} of {config.name} is given twice", device=config.name)
+        types = declared[option]
+        # bool is an int to Python, never to a user who writes threads=True.
+        if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
+            wanted = " or ".join("None" if t is type(None) else t.__name__ for t in types)
+            raise ProviderError(
+                f"option {option!r} of {config.name} must be {wanted}, not {type(value).__name__}",
+                device=config.name,
+            )
+        found[option] = value
+    return found

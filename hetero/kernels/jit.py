@@ -1,0 +1,166 @@
+"""Compiled host loops: numba behind one door, and the NumPy twin for where it is missing or off."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import threading
+import types
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+# libgomp reads these when it loads. Threads that spin between two parallel loops starve OpenBLAS's threads: a
+# Winograd convolution was measured ten times slower with the defaults.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+os.environ.setdefault("GOMP_SPINCOUNT", "0")
+
+prange = range
+"""Loop over this in a jitted function; the parallel variant runs it on threads."""
+
+PARALLEL_ELEMENTS = 1 << 16
+"""Element operations from which on a loop over threads pays for the 3 µs it takes to start them."""
+
+_T = TypeVar("_T", bound=Callable[..., Any])
+_ARGUMENT = re.compile(r"(?P<dtype>[a-z][0-9]+)(?:\[(?P<ndim>[1-9])\](?P<write>!?))?")
+_CODES = {
+    "f4": "float32",
+    "f8": "float64",
+    "i1": "int8",
+    "u1": "uint8",
+    "i4": "int32",
+    "i8": "int64",
+    "b1": "boolean",
+}
+_lock = threading.RLock()
+
+
+def enabled() -> bool:
+    """Whether jitted functions are compiled: numba can be imported and HETERO_JIT is not 0."""
+    return os.environ.get("HETERO_JIT", "1") != "0" and _numba()[0] is not None
+
+
+_loaded: list[tuple[Any, bool]] = []
+
+
+def _numba() -> tuple[Any, bool]:
+    """numba (None where it is missing) and whether it can run threads. Imported late: that takes 0.5 s."""
+    if not _loaded:
+        with _lock:
+            if not _loaded:
+                _loaded.append(_load())
+    return _loaded[0]
+
+
+def _load() -> tuple[Any, bool]:
+    try:
+        numba = importlib.import_module("numba")
+    except ImportError:
+        return None, False
+    try:
+        # The workqueue layer may not be entered from two threads: without OpenMP loops stay on one.
+        importlib.import_module("numba.np.ufunc.omppool")
+    except ImportError:
+        return numba, False
+    numba.config.THREADING_LAYER = "omp"
+    return numba, True
+
+
+def inline(function: _T) -> _T:
+    """Mark a scalar helper that jitted functions may call; it is compiled into them."""
+    function.__jit_inline__ = True  # type: ignore[attr-defined]
+    return function
+
+
+class Jitted:
+    """A function with a compiled serial variant, a compiled parallel one, and a NumPy twin.
+
+    Each variant is compiled when it is first asked for, and cached on disk.
+    """
+
+    def __init__(
+        self, function: Callable[..., None], signatures: tuple[str, ...], twin: Callable[..., None]
+    ) -> None:
+        self.function = function
+        self.signatures = signatures
+        self.twin = twin
+        self._variants: dict[bool, Any] = {}
+
+    def variant(self, *arrays: Any, parallel: bool = False) -> Callable[..., None]:
+        """What to call for these arrays: compiled code, or the twin where it cannot be used.
+
+        `arrays` are those that will be passed, None allowed: one that is not aligned to its items (a mapped
+        file may hold such) goes to the twin.
+        """
+        if not enabled() or not all(a is None or a.flags.aligned for a in arrays):
+            return self.twin
+        parallel = parallel and _numba()[1]
+        found = self._variants.get(parallel)
+        if found is None:
+            with _lock:
+                found = self._variants.get(parallel)
+                if found is None:
+                    found = self._variants[parallel] = self._compile(parallel)
+        return found  # type: ignore[no-any-return]
+
+    def _compile(self, parallel: bool) -> Any:
+        numba = _numba()[0]
+        options = {
+            "nogil": True,
+            "parallel": parallel,
+            "error_model": "numpy",
+            # Multiply-adds may fuse; sums keep their order, so results do not hang on the vector width.
+            "fastmath": {"contract", "nsz"},
+        }
+        scope = {
+            name: numba.njit(**(options | {"parallel": False, "inline": "always"}))(_rebound(value, {}))
+            if getattr(value, "__jit_inline__", False)
+            else value
+            for name, value in self.function.__globals__.items()
+        }
+        scope["prange"] = numba.prange
+        function = _rebound(self.function, scope)
+        if parallel:  # the two variants must not share one cache file
+            function.__qualname__ += "_parallel"
+        signatures = [_signature(numba, s) for s in self.signatures]
+        try:
+            return numba.njit(signatures, cache=True, **options)(function)
+        except RuntimeError:  # no folder to write the cache to
+            return numba.njit(signatures, **options)(function)
+
+
+def _rebound(function: Any, scope: dict[str, Any]) -> Any:
+    """The same code over other globals."""
+    copy = types.FunctionType(
+        function.__code__, scope or function.__globals__, function.__name__, function.__defaults__
+    )
+    copy.__qualname__ = function.__qualname__
+    copy.__module__ = function.__module__
+    return copy
+
+
+def _signature(numba: Any, text: str) -> Any:
+    """'f4[2], f4[2]!, i8' as a numba signature. Arrays are C-contiguous; those without '!' are only read."""
+    arguments = []
+    for part in text.split(","):
+        match = _ARGUMENT.fullmatch(part.strip())
+        if match is None:
+            raise ValueError(f"{part!r} is no argument of a jitted function")
+        dtype = getattr(numba.types, _CODES[match["dtype"]])
+        if match["ndim"] is None:
+            arguments.append(dtype)
+        else:
+            arguments.append(numba.types.Array(dtype, int(match["ndim"]), "C", readonly=not match["write"]))
+    return numba.types.void(*arguments)
+
+
+def jit(*signatures: str, twin: Callable[..., None]) -> Callable[[Callable[..., None]], Jitted]:
+    """Compile the decorated function for `signatures`, such as "f4[3], f4[3]!, i8" (see `_signature`).
+
+    `twin` does the same with NumPy alone.
+    """
+
+    def wrap(function: Callable[..., None]) -> Jitted:
+        return Jitted(function, signatures, twin)
+
+    return wrap

@@ -1,0 +1,184 @@
+"""Winograd F(2×2, 3×3): 16 products for 2×2 outputs of a 3×3 convolution, not 36 (Lavin, Gray 2015)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from hetero.kernels.base import Bind, Call
+from hetero.kernels.conv_shape import ConvShape
+from hetero.kernels.jit import PARALLEL_ELEMENTS, jit, prange
+from hetero.kernels.widen import is_constant
+from hetero.kernels.workspace import Part, carve
+from hetero.types import Array
+
+_G = np.array([[1, 0, 0], [0.5, 0.5, 0.5], [0.5, -0.5, 0.5], [0, 0, 1]])
+
+
+def winograd_serves(shape: ConvShape, dtype: np.dtype[Any], xp: Any) -> bool:
+    """Dense 3×3 kernels of stride 1 on the host, with enough channels that products are most of the work.
+
+    float64 stays with plain products: whoever asks for it wants its last digits.
+    """
+    w = shape.window
+    return (
+        xp is np
+        and dtype == np.float32
+        and shape.group == 1
+        and w.kernel == (3, 3)
+        and w.strides == w.dilations == (1, 1)
+        and shape.channels >= 8
+        and shape.maps >= 8
+        and min(w.outputs) >= 4
+    )
+
+
+def _tiles(shape: ConvShape) -> tuple[int, int]:
+    rows, columns = shape.window.outputs
+    return (rows + 1) // 2, (columns + 1) // 2
+
+
+def winograd_parts(shape: ConvShape) -> tuple[Part, ...]:
+    """Transformed weights, transformed input tiles, their products."""
+    if shape.empty:
+        return ()
+    rows, columns = _tiles(shape)
+    f4 = np.float32
+    return (
+        ((16, shape.maps, shape.channels), f4),
+        ((16, shape.channels, rows * columns), f4),
+        ((16, shape.maps, rows * columns), f4),
+    )
+
+
+def transform_weights(w: Array, out: Array) -> None:
+    """w (K, C, 3, 3) into out (16, K, C): G w Gᵀ per kernel, rounded once."""
+    k, c = w.shape[:2]
+    out.reshape(4, 4, k, c)[...] = np.einsum("ai,kcij,bj->abkc", _G, w, _G, optimize=True)
+
+
+def bind_winograd(shape: ConvShape) -> Bind:
+    """x (N, C, H, W), w (K, C, 3, 3); the weights' transform is kept where they are constant."""
+    rows, columns = _tiles(shape)
+    top, left = shape.window.begins
+    parts = winograd_parts(shape)
+    parallel = shape.channels * rows * columns * 16 >= 4 * PARALLEL_ELEMENTS
+
+    def bind(inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Call:
+        if shape.empty:
+            return lambda: None
+        u, v, m = carve(workspace, *parts)
+        x, w, y = inputs[0], inputs[1], outputs[0]
+        bias = inputs[2] if len(inputs) > 2 and inputs[2] is not None else np.zeros(shape.maps, np.float32)
+        constant = is_constant(w)
+        if constant:
+            u = np.empty(u.shape, u.dtype)
+            transform_weights(w, u)
+        forward = transform_tiles.variant(x, parallel=parallel)
+        backward = gather_tiles.variant(bias, parallel=parallel)
+        pairs = [(x[n], y[n]) for n in range(shape.batch)]
+        matmul = np.matmul
+
+        def call() -> None:
+            if not constant:
+                transform_weights(w, u)
+            for source, target in pairs:
+                forward(source, v, top, left, rows, columns)
+                matmul(u, v, out=m)
+                backward(m, bias, target, rows, columns)
+
+        return call
+
+    return bind
+
+
+def _transform_tiles_numpy(x: Array, v: Array, top: int, left: int, rows: int, columns: int) -> None:
+    c, height, width = x.shape
+    planes = np.zeros((c, 2 * rows + 2, 2 * columns + 2), x.dtype)
+    h, w = min(height, planes.shape[1] - top), min(width, planes.shape[2] - left)
+    planes[:, top : top + h, left : left + w] = x[:, :h, :w]
+    # d[i][..., j::2] runs over the tiles' element (i, j)
+    d = [planes[:, i : i + 2 * rows : 2] for i in range(4)]
+    t = (d[0] - d[2], d[1] + d[2], d[2] - d[1], d[1] - d[3])
+    out = v.reshape(4, 4, c, rows, columns)
+    for i in range(4):
+        e = [t[i][..., j : j + 2 * columns : 2] for j in range(4)]
+        np.subtract(e[0], e[2], out=out[i, 0])
+        np.add(e[1], e[2], out=out[i, 1])
+        np.subtract(e[2], e[1], out=out[i, 2])
+        np.subtract(e[1], e[3], out=out[i, 3])
+
+
+@jit("f4[3], f4[3]!, i8, i8, i8, i8", twin=_transform_tiles_numpy)
+def transform_tiles(x: Array, v: Array, top: int, left: int, rows: int, columns: int) -> None:
+    """x (C, H, W) into v (16, C, rows*columns): Bᵀ d B for each 4×4 tile d, tiles 2 apart, zeros around x."""
+    height, width = x.shape[1], x.shape[2]
+    n = 2 * columns + 2
+    end = min(width + left, n)
+    for c in prange(x.shape[0]):
+        d = np.zeros((4, n), np.float32)
+        t = np.empty((4, n), np.float32)
+        for a in range(rows):
+            for i in range(4):
+                at = 2 * a - top + i
+                if at < 0 or at >= height:
+                    d[i, :] = np.float32(0)
+                else:
+                    for q in range(left, end):
+                        d[i, q] = x[c, at, q - left]
+                    for q in range(left):
+                        d[i, q] = np.float32(0)
+                    for q in range(end, n):
+                        d[i, q] = np.float32(0)
+            for q in range(n):
+                t[0, q] = d[0, q] - d[2, q]
+                t[1, q] = d[1, q] + d[2, q]
+                t[2, q] = d[2, q] - d[1, q]
+                t[3, q] = d[1, q] - d[3, q]
+            p = a * columns
+            for i in range(4):
+                k = 4 * i
+                for b in range(columns):
+                    v[k, c, p + b] = t[i, 2 * b] - t[i, 2 * b + 2]
+                    v[k + 1, c, p + b] = t[i, 2 * b + 1] + t[i, 2 * b + 2]
+                    v[k + 2, c, p + b] = t[i, 2 * b + 2] - t[i, 2 * b + 1]
+                    v[k + 3, c, p + b] = t[i, 2 * b + 1] - t[i, 2 * b + 3]
+
+
+def _gather_tiles_numpy(m: Array, bias: Array, y: Array, rows: int, columns: int) -> None:
+    maps, height, width = y.shape
+    t = m.reshape(4, 4, maps, rows, columns)
+    r = (t[0] + t[1] + t[2], t[1] - t[2] - t[3])
+    b = bias[:, None, None]
+    for i in range(2):
+        high = (height - i + 1) // 2
+        for j, part in enumerate((r[i][0] + r[i][1] + r[i][2] + b, r[i][1] - r[i][2] - r[i][3] + b)):
+            wide = (width - j + 1) // 2
+            y[:, i::2, j::2] = part[:, :high, :wide]
+
+
+@jit("f4[3], f4[1], f4[3]!, i8, i8", twin=_gather_tiles_numpy)
+def gather_tiles(m: Array, bias: Array, y: Array, rows: int, columns: int) -> None:
+    """m (16, K, rows*columns) into y (K, H, W): Aᵀ m A plus bias for each tile, cut at y's edge."""
+    height, width = y.shape[1], y.shape[2]
+    whole = width // 2
+    for k in prange(y.shape[0]):
+        shift = bias[k]
+        r = np.empty((2, 4, columns), np.float32)
+        for a in range(rows):
+            p = a * columns
+            for j in range(4):
+                for b in range(columns):
+                    m1 = m[4 + j, k, p + b]
+                    m2 = m[8 + j, k, p + b]
+                    r[0, j, b] = m[j, k, p + b] + m1 + m2
+                    r[1, j, b] = m1 - m2 - m[12 + j, k, p + b]
+            for i in range(min(2, height - 2 * a)):
+                row = y[k, 2 * a + i]
+                for b in range(whole):
+                    row[2 * b] = r[i, 0, b] + r[i, 1, b] + r[i, 2, b] + shift
+                    row[2 * b + 1] = r[i, 1, b] - r[i, 2, b] - r[i, 3, b] + shift
+                if whole < columns:
+                    row[width - 1] = r[i, 0, whole] + r[i, 1, whole] + r[i, 2, whole] + shift

@@ -1,0 +1,250 @@
+"""Structure of a model as protobuf has it: versions, names, scopes, depth, tensors; refused before it is built."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import onnx
+import onnx.defs
+
+from hetero.errors import ModelError
+from hetero.model.tensors import check_tensor
+
+MAX_DEPTH = 30
+"""Bodies inside bodies. Protobuf parsers stop at 100 nested messages, and one level of bodies takes three."""
+MAX_TYPE_DEPTH = 8
+
+DEFAULT_DOMAINS = ("", "ai.onnx")
+"""Two spellings of one domain."""
+
+
+def check_proto(proto: onnx.ModelProto) -> None:
+    """Raises: ModelError, naming the node and the value, for whatever makes `proto` no well-formed model."""
+    if not proto.HasField("graph"):
+        raise ModelError("the model has no graph")
+    check_ir_version(proto.ir_version)
+    opsets = _opsets(proto.opset_import, "the model")
+    functions: set[tuple[str, str, str]] = set()
+    for function in proto.functions:
+        identifier = (function.domain, function.name, function.overload)
+        if not function.name:
+            raise ModelError(f"a function of domain {function.domain!r} has no name")
+        if identifier in functions:
+            raise ModelError(f"two functions are named {function.domain}::{function.name}")
+        functions.add(identifier)
+    called = {(domain, name) for domain, name, _ in functions}
+    _Checker(opsets, called, "").graph(proto.graph, (), 0)
+    for function in proto.functions:
+        where = f"function {function.domain}::{function.name}"
+        _Checker(_opsets(function.opset_import, where, optional=True) or opsets, called, where).function(function)
+
+
+def check_ir_version(version: int) -> None:
+    """Raises: ModelError unless the installed onnx knows this version of the format."""
+    if version < 1:
+        raise ModelError("the model has no ir_version")
+    if version > onnx.IR_VERSION:
+        raise ModelError(f"the model's ir_version {version} is newer than {onnx.IR_VERSION}, the newest onnx here knows")
+
+
+def check_opsets(opsets: Mapping[str, int], where: str = "the model") -> None:
+    """Raises: ModelError for no opset at all, or a version that the installed onnx does not have."""
+    if not opsets:
+        raise ModelError(f"{where} imports no opset")
+    known = onnx.defs.C.schema_version_map()
+    for domain, version in opsets.items():
+        first, last = known.get("" if domain in DEFAULT_DOMAINS else domain, (1, None))
+        if version < 1 or (last is not None and version > last):
+            raise ModelError(
+                f"{where} imports opset {version} of domain {domain or 'ai.onnx'!r}; onnx here knows {first} to {last}"
+            )
+    if len({opsets[d] for d in DEFAULT_DOMAINS if d in opsets}) > 1:
+        raise ModelError(f"{where} imports two opsets of domain 'ai.onnx'")
+
+
+def _opsets(imports: Iterable[onnx.OperatorSetIdProto], where: str, optional: bool = False) -> dict[str, int]:
+    opsets: dict[str, int] = {}
+    for entry in imports:
+        if opsets.setdefault(entry.domain, entry.version) != entry.version:
+            raise ModelError(f"{where} imports two opsets of domain {entry.domain or 'ai.onnx'!r}")
+    if opsets or not optional:
+        check_opsets(opsets, where)
+    return opsets
+
+
+class _Checker:
+    """Walks one graph or function body. `called`: (domain, name) of the model's own functions."""
+
+    def __init__(self, opsets: Mapping[str, int], called: set[tuple[str, str]], where: str) -> None:
+        self.opsets = {"" if d in DEFAULT_DOMAINS else d: v for d, v in opsets.items()}
+        self.called = called
+        self.where = f" in {where}" if where else ""
+
+    def graph(self, graph: onnx.GraphProto, scopes: tuple[set[str], ...], depth: int) -> None:
+        if depth > MAX_DEPTH:
+            raise ModelError(f"bodies are nested more than {MAX_DEPTH} deep{self.where}")
+        names: set[str] = set()
+        for info in graph.input:
+            if not info.name:
+                raise ModelError(f"an input of graph {graph.name!r} has no name{self.where}")
+            if info.name in names:
+                raise ModelError(f"two inputs of graph {graph.name!r} are named {info.name!r}", operand=info.name)
+            names.add(info.name)
+            if depth == 0 and _untyped(info):
+                raise ModelError(f"input {info.name!r} has no type", operand=info.name)
+        constants: set[str] = set()
+        named = [(t.name, t) for t in graph.initializer] + [(s.values.name, s.values) for s in graph.sparse_initializer]
+        for name, tensor in named:
+            if not name:
+                raise ModelError(f"an initializer of graph {graph.name!r} has no name{self.where}")
+            if name in constants:
+                raise ModelError(f"two initializers are named {name!r}{self.where}", operand=name)
+            check_tensor(tensor)
+            constants.add(name)
+        names |= constants
+        self._nodes(graph.node, names, scopes, depth)
+        visible = (*scopes, names)
+        for info in (*graph.input, *graph.output, *graph.value_info):
+            _check_type(info.type, info.name)
+        for info in graph.output:
+            if not info.name:
+                raise ModelError(f"an output of graph {graph.name!r} has no name{self.where}")
+            if not any(info.name in scope for scope in visible):
+                raise ModelError(
+                    f"output {info.name!r} of graph {graph.name!r} is produced by no node{self.where}",
+                    operand=info.name,
+                )
+
+    def function(self, function: onnx.FunctionProto) -> None:
+        names: set[str] = set()
+        for name in function.input:
+            if not name or name in names:
+                raise ModelError(f"input {name!r} is unnamed or named twice{self.where}", operand=name)
+            names.add(name)
+        self._nodes(function.node, names, (), 0)
+        for name in function.output:
+            if name not in names:
+                raise ModelError(f"output {name!r} is produced by no node{self.where}", operand=name)
+
+    def _nodes(
+        self, nodes: Sequence[onnx.NodeProto], names: set[str], scopes: tuple[set[str], ...], depth: int
+    ) -> None:
+        """Two rounds: a node may stand before its producer (normalising sorts), so names are collected first."""
+        for node in nodes:
+            for k, name in enumerate(node.output):
+                if not name:
+                    self._may_be_omitted(node, k)
+                elif name in names:
+                    raise ModelError(
+                        f"value {name!r} is produced twice{self.where}",
+                        node=node.name,
+                        op=_op(node),
+                        operand=name,
+                    )
+                else:
+                    names.add(name)
+        visible = (*scopes, names)
+        for node in nodes:
+            if not node.op_type:
+                raise ModelError(f"a node has no op_type{self.where}", node=node.name)
+            domain = "" if node.domain in DEFAULT_DOMAINS else node.domain
+            if domain not in self.opsets and (node.domain, node.op_type) not in self.called:
+                raise ModelError(
+                    f"domain {domain or 'ai.onnx'!r} is used but not imported{self.where}",
+                    node=node.name,
+                    op=_op(node),
+                )
+            for name in node.input:
+                if name and not any(name in scope for scope in visible):
+                    raise ModelError(
+                        f"value {name!r} is used but never defined{self.where}",
+                        node=node.name or _first(node.output),
+                        op=_op(node),
+                        operand=name,
+                    )
+            self._attributes(node, visible, depth)
+
+    def _attributes(self, node: onnx.NodeProto, visible: tuple[set[str], ...], depth: int) -> None:
+        seen: set[str] = set()
+        for attribute in node.attribute:
+            name = attribute.name
+            if not name or name in seen:
+                raise ModelError(
+                    f"attribute {name!r} is unnamed or given twice{self.where}",
+                    node=node.name,
+                    op=_op(node),
+                    operand=name,
+                )
+            seen.add(name)
+            kind = attribute.type
+            if kind == onnx.AttributeProto.UNDEFINED:
+                raise ModelError(
+                    f"attribute {name!r} has no type{self.where}", node=node.name, op=_op(node), operand=name
+                )
+            if attribute.ref_attr_name:
+                continue
+            if kind == onnx.AttributeProto.GRAPH:
+                self.graph(attribute.g, visible, depth + 1)
+            elif kind == onnx.AttributeProto.GRAPHS:
+                for body in attribute.graphs:
+                    self.graph(body, visible, depth + 1)
+            elif kind == onnx.AttributeProto.TENSOR:
+                check_tensor(attribute.t, attribute.t.name or name)
+            elif kind == onnx.AttributeProto.TENSORS:
+                for tensor in attribute.tensors:
+                    check_tensor(tensor, tensor.name or name)
+            elif kind == onnx.AttributeProto.TYPE_PROTO:
+                _check_type(attribute.tp, name)
+            elif kind == onnx.AttributeProto.TYPE_PROTOS:
+                for type_ in attribute.type_protos:
+                    _check_type(type_, name)
+
+    def _may_be_omitted(self, node: onnx.NodeProto, index: int) -> None:
+        """An empty output name means "left out", which only an optional output may be."""
+        domain = "" if node.domain in DEFAULT_DOMAINS else node.domain
+        version = self.opsets.get(domain)
+        if version is None or not onnx.defs.has(node.op_type, version, domain):
+            return
+        outputs = onnx.defs.get_schema(node.op_type, version, domain).outputs
+        if index < len(outputs) and outputs[index].option == onnx.defs.OpSchema.FormalParameterOption.Single:
+            raise ModelError(
+                f"the required output {outputs[index].name!r} has no name{self.where}",
+                node=node.name,
+                op=_op(node),
+                operand=outputs[index].name,
+            )
+
+
+def _op(node: onnx.NodeProto) -> str:
+    return node.op_type if node.domain in DEFAULT_DOMAINS else f"{node.domain}::{node.op_type}"
+
+
+def _first(names: Sequence[str]) -> str | None:
+    return next((n for n in names if n), None)
+
+
+def _untyped(info: onnx.ValueInfoProto) -> bool:
+    kind = info.type.WhichOneof("value")
+    return kind is None or (kind == "tensor_type" and not info.type.tensor_type.elem_type)
+
+
+def _check_type(type_: onnx.TypeProto, name: str) -> None:
+    """Raises: ModelError for types that nest without end, are maps, or name an unknown dtype."""
+    known = onnx.TensorProto.DataType.values()
+    for _ in range(MAX_TYPE_DEPTH):
+        kind = type_.WhichOneof("value")
+        if kind == "sequence_type":
+            type_ = type_.sequence_type.elem_type
+        elif kind == "optional_type":
+            type_ = type_.optional_type.elem_type
+        elif kind in ("map_type", "opaque_type"):
+            raise ModelError(f"value {name!r} is a {kind.removesuffix('_type')}, which cannot be run", operand=name)
+        else:
+            if kind is not None and getattr(type_, kind).elem_type not in known:
+                raise ModelError(f"value {name!r} has the unknown dtype {getattr(type_, kind).elem_type}", operand=name)
+            shape = getattr(type_, kind).shape if kind is not None else None
+            if shape is not None and any(d.dim_value < 0 for d in shape.dim):
+                # Exporters write -1 for an unknown extent; that is refused only where the caller must feed it.
+                return
+            return
+    raise ModelError(f"the type of value {name!r} nests more than {MAX_TYPE_DEPTH} deep", operand=name)

@@ -1,0 +1,292 @@
+"""Constant tensors: sizes checked before anything is allocated, decoded once, read-only from then on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from hetero.errors import ModelError
+from hetero.model.external import DataFiles
+from hetero.types import HostArray, numpy_dtype
+
+MAX_ELEMENTS = 2**48
+"""More elements than any memory holds; NumPy's own extents overflow not far above."""
+MAX_RANK = 64
+"""NumPy's limit."""
+MAX_DENSE_BYTES = 2**30
+"""A sparse tensor may claim any dense size with a few bytes, so its dense form is bounded."""
+
+_Proto = onnx.TensorProto
+_FIELDS = ("float_data", "int32_data", "int64_data", "double_data", "uint64_data", "string_data")
+_INT32 = {
+    *(ir.DataType.INT32, ir.DataType.INT16, ir.DataType.INT8, ir.DataType.INT4, ir.DataType.INT2),
+    *(ir.DataType.UINT16, ir.DataType.UINT8, ir.DataType.UINT4, ir.DataType.UINT2, ir.DataType.BOOL),
+    *(ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.FLOAT8E4M3FN, ir.DataType.FLOAT8E4M3FNUZ),
+    *(ir.DataType.FLOAT8E5M2, ir.DataType.FLOAT8E5M2FNUZ, ir.DataType.FLOAT8E8M0, ir.DataType.FLOAT4E2M1),
+    *(ir.DataType.FLOAT6E2M3, ir.DataType.FLOAT6E3M2),
+}
+_FIELD_OF: dict[ir.DataType, str] = {
+    **dict.fromkeys(_INT32, "int32_data"),
+    ir.DataType.FLOAT: "float_data",
+    ir.DataType.COMPLEX64: "float_data",
+    ir.DataType.DOUBLE: "double_data",
+    ir.DataType.COMPLEX128: "double_data",
+    ir.DataType.INT64: "int64_data",
+    ir.DataType.UINT32: "uint64_data",
+    ir.DataType.UINT64: "uint64_data",
+    ir.DataType.STRING: "string_data",
+}
+
+
+class HostTensor(ir.TensorBase):
+    """A constant whose array is made by `load` on first use, checked, kept, and never written.
+
+    Unlike the tensors it stands for it has a name of its own, so renaming a value leaves the caller's model alone.
+    Strings decode to object arrays of str; the narrow types unpack to one element each.
+    """
+
+    __slots__ = ("_array", "_dtype", "_load", "_shape")
+
+    def __init__(
+        self, name: str | None, dtype: ir.DataType, shape: Sequence[int], load: Callable[[], HostArray]
+    ) -> None:
+        super().__init__(name=name)
+        self._dtype = dtype
+        self._shape = ir.Shape(tuple(shape), frozen=True)
+        self._load = load
+        self._array: HostArray | None = None
+
+    @property
+    def dtype(self) -> ir.DataType:
+        """The ONNX dtype."""
+        return self._dtype
+
+    @property
+    def shape(self) -> ir.Shape:
+        """The shape, all extents known."""
+        return self._shape
+
+    @property
+    def raw(self) -> HostArray:
+        """The array."""
+        return self.numpy()
+
+    def numpy(self) -> HostArray:
+        """The read-only array. Raises: ModelError where the bytes do not decode."""
+        if self._array is None:
+            self._array = self._decoded()
+        return self._array
+
+    def _decoded(self) -> HostArray:
+        wanted = numpy_dtype(self._dtype)
+        try:
+            array = np.asarray(self._load())
+            if self._dtype == ir.DataType.STRING:
+                array = _text(array)
+            elif array.dtype != wanted:
+                # Bit patterns (uint8 for float8…) and big-endian views: same bits, native type.
+                if array.dtype.newbyteorder("=") == wanted:
+                    array = array.astype(wanted)
+                elif array.dtype.itemsize == wanted.itemsize:
+                    array = array.view(wanted)
+                else:
+                    raise TypeError(f"dtype {array.dtype} where {wanted} is declared")
+        except ModelError:
+            raise
+        except Exception as error:
+            raise ModelError(f"the data of tensor {self.name!r} cannot be read: {error}", operand=self.name) from error
+        if array.shape != self._shape.numpy():
+            raise ModelError(
+                f"tensor {self.name!r} has shape {list(array.shape)}, declared is {list(self._shape.numpy())}",
+                operand=self.name,
+            )
+        view = array.view()
+        view.flags.writeable = False
+        return view
+
+    def __array__(self, dtype: object = None, copy: bool | None = None) -> HostArray:
+        array = self.numpy()
+        return array if dtype is None else array.astype(dtype)  # type: ignore[call-overload,no-any-return]
+
+    def __dlpack__(self, *, stream: object = None) -> object:
+        return self.numpy().__dlpack__()
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.numpy().__dlpack_device__()
+
+    def tobytes(self) -> bytes:
+        """The bytes as ONNX stores them (little endian, narrow types packed)."""
+        return ir.Tensor(self.numpy(), dtype=self._dtype).tobytes()
+
+    def string_data(self) -> list[bytes]:
+        """The strings of a STRING tensor, UTF-8."""
+        return [text.encode() for text in self.numpy().ravel()]
+
+    def __repr__(self) -> str:
+        return f"HostTensor<{self._dtype},{self._shape}>(name={self.name!r})"
+
+
+def _text(array: HostArray) -> HostArray:
+    out = np.empty(array.shape, dtype=object)
+    flat = out.reshape(-1)
+    for k, item in enumerate(array.ravel().tolist()):
+        flat[k] = item.decode("utf-8") if isinstance(item, bytes) else str(item)
+    return out
+
+
+def constant(name: str | None, array: HostArray, dtype: ir.DataType) -> HostTensor:
+    """A HostTensor over an array that exists already (shared, not copied)."""
+    return HostTensor(name, dtype, array.shape, lambda: array)
+
+
+def check_shape(name: str, dims: Sequence[int], dtype: int) -> tuple[ir.DataType, int]:
+    """The dtype and the number of elements a tensor declares.
+
+    Raises: ModelError for an unknown dtype, a negative extent, or more elements than any memory holds.
+    """
+    try:
+        data_type = ir.DataType(dtype)
+    except ValueError as error:
+        raise ModelError(f"tensor {name!r} has the unknown dtype {dtype}", operand=name) from error
+    if data_type == ir.DataType.UNDEFINED:
+        raise ModelError(f"tensor {name!r} has no dtype", operand=name)
+    if len(dims) > MAX_RANK:
+        raise ModelError(f"tensor {name!r} has {len(dims)} axes; at most {MAX_RANK} are possible", operand=name)
+    if any(d < 0 for d in dims):
+        raise ModelError(f"tensor {name!r} has a negative extent: {list(dims)}", operand=name)
+    # Zero extents are skipped: NumPy computes strides over the others all the same.
+    if math.prod(d for d in dims if d) > MAX_ELEMENTS:
+        raise ModelError(f"tensor {name!r} declares an impossible size: {list(dims)}", operand=name)
+    return data_type, math.prod(dims)
+
+
+def stored_bytes(dtype: ir.DataType, size: int) -> int:
+    """Bytes of `size` elements as ONNX stores them (narrow types packed)."""
+    return -(-size * dtype.bitwidth // 8)
+
+
+def check_tensor(proto: _Proto, name: str | None = None) -> None:
+    """Check a TensorProto's own data against what it declares, without decoding it.
+
+    Raises: ModelError naming the tensor.
+    """
+    name = name or proto.name or "<unnamed>"
+    dtype, size = check_shape(name, proto.dims, proto.data_type)
+    if proto.HasField("segment"):
+        raise ModelError(f"tensor {name!r} is stored in segments, which no ONNX file may use", operand=name)
+    filled = [f for f in _FIELDS if len(getattr(proto, f))]
+    if proto.data_location == _Proto.EXTERNAL:
+        if filled or proto.HasField("raw_data"):
+            raise ModelError(f"tensor {name!r} has both inline and external data", operand=name)
+        _check_external_keys(proto, name)
+        return
+    if proto.HasField("raw_data"):
+        if filled:
+            raise ModelError(f"tensor {name!r} has both raw_data and {filled[0]}", operand=name)
+        if dtype == ir.DataType.STRING:
+            raise ModelError(f"string tensor {name!r} cannot be stored as raw_data", operand=name)
+        _compare(name, "bytes of raw_data", len(proto.raw_data), stored_bytes(dtype, size))
+        return
+    field = _FIELD_OF[dtype]
+    if any(f != field for f in filled):
+        raise ModelError(f"tensor {name!r} of dtype {dtype.name} is stored in {filled[0]}", operand=name)
+    if dtype in (ir.DataType.COMPLEX64, ir.DataType.COMPLEX128):
+        wanted = 2 * size
+    elif dtype.bitwidth in (2, 4):
+        wanted = stored_bytes(dtype, size)
+    else:
+        wanted = size
+    _compare(name, f"elements of {field}", len(getattr(proto, field)), wanted)
+
+
+def _compare(name: str, what: str, have: int, wanted: int) -> None:
+    if have != wanted:
+        raise ModelError(f"tensor {name!r} has {have} {what}; its dtype and shape need {wanted}", operand=name)
+
+
+def _check_external_keys(proto: _Proto, name: str) -> None:
+    entries = {e.key: e.value for e in proto.external_data}
+    for key in ("offset", "length"):
+        text = entries.get(key)
+        # isdecimal alone admits other scripts' digits, and int() refuses texts beyond 4300 digits.
+        if text is not None and not (text.isascii() and text.isdecimal() and len(text) <= 20):
+            raise ModelError(f"tensor {name!r} has the bad external {key} {text[:40]!r}", operand=name)
+    if not entries.get("location"):
+        raise ModelError(f"tensor {name!r} has external data without a location", operand=name)
+
+
+def host_tensor(tensor: ir.TensorProtocol, files: DataFiles, name: str | None = None) -> HostTensor:
+    """`tensor` checked and wrapped; external data are looked up through `files`, which confines them.
+
+    Raises: ModelError naming the tensor.
+    """
+    if isinstance(tensor, HostTensor) and tensor.name == name:
+        return HostTensor(name, tensor.dtype, tensor.shape.numpy(), tensor.numpy)
+    label = name or tensor.name or "<unnamed>"
+    if isinstance(tensor, ir.TensorProtoTensor):
+        check_tensor(tensor.raw, label)
+        return HostTensor(name, tensor.dtype, tuple(tensor.raw.dims), tensor.numpy)
+    dims = tensor.shape.dims
+    if not all(isinstance(d, int) for d in dims):
+        raise ModelError(f"tensor {label!r} has symbolic extents: {tensor.shape}", operand=label)
+    extents = tuple(int(d) for d in dims)  # type: ignore[arg-type]
+    dtype, size = check_shape(label, extents, int(tensor.dtype))
+    if isinstance(tensor, ir.ExternalTensor):
+        if dtype == ir.DataType.STRING:
+            raise ModelError(f"string tensor {label!r} cannot have external data", operand=label)
+        nbytes = stored_bytes(dtype, size)
+        slice_ = files.slice(label, tensor, nbytes)
+        return HostTensor(name, dtype, extents, lambda: _from_bytes(slice_(), dtype, extents))
+    if isinstance(tensor, ir.StringTensor):
+        _compare(label, "strings", len(tensor.string_data()), size)
+    return HostTensor(name, dtype, extents, tensor.numpy)
+
+
+def _from_bytes(raw: HostArray, dtype: ir.DataType, shape: tuple[int, ...]) -> HostArray:
+    """Elements of a flat uint8 array: a view, but for the packed types."""
+    if dtype.bitwidth < 8:
+        packed = _Proto(dims=shape, data_type=int(dtype), raw_data=raw.tobytes())
+        return ir.TensorProtoTensor(packed).numpy()
+    return raw.view(numpy_dtype(dtype).newbyteorder("<")).reshape(shape)
+
+
+def densify(sparse: onnx.SparseTensorProto, name: str) -> _Proto:
+    """The dense form of a sparse tensor, named `name`.
+
+    Raises: ModelError for indices that leave the shape, counts that disagree, or more than MAX_DENSE_BYTES.
+    """
+    dtype, size = check_shape(name, sparse.dims, sparse.values.data_type)
+    if dtype == ir.DataType.STRING or dtype.bitwidth < 8:
+        raise ModelError(f"sparse tensor {name!r} of dtype {dtype.name} is not possible", operand=name)
+    if stored_bytes(dtype, size) > MAX_DENSE_BYTES:
+        raise ModelError(
+            f"sparse tensor {name!r} is {stored_bytes(dtype, size)} bytes when dense; the limit is {MAX_DENSE_BYTES}",
+            operand=name,
+        )
+    for part in (sparse.values, sparse.indices):
+        check_tensor(part, name)
+        if part.data_location == _Proto.EXTERNAL:
+            raise ModelError(f"sparse tensor {name!r} has external data", operand=name)
+    values = ir.TensorProtoTensor(sparse.values).numpy()
+    indices = ir.TensorProtoTensor(sparse.indices).numpy()
+    shape = tuple(sparse.dims)
+    linear = indices.ndim == 1
+    if (
+        values.ndim != 1
+        or indices.dtype != np.int64
+        or indices.shape not in ((len(values),), (len(values), len(shape)))
+    ):
+        raise ModelError(
+            f"sparse tensor {name!r} has values {list(values.shape)} and indices {list(indices.shape)}", operand=name
+        )
+    dense = np.zeros(size, dtype=numpy_dtype(dtype))
+    bounds = np.asarray(size if linear else shape, dtype=np.int64)
+    if np.any(indices < 0) or np.any(indices >= bounds):
+        raise ModelError(f"sparse tensor {name!r} has an index outside its shape {list(shape)}", operand=name)
+    flat = indices if linear else np.ravel_multi_index(tuple(indices.T), shape) if len(values) else indices[:, 0]
+    dense[flat] = values
+    return _Proto(name=name, dims=shape, data_type=int(dtype), raw_data=dense.tobytes())

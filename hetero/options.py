@@ -1,0 +1,78 @@
+"""Every switch of the runtime, with its environment override; read once per executor, never per process."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from hetero.errors import OptionError
+
+PREFIX = "HETERO_"
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeOptions:
+    """Switches of one executor. The environment variable HETERO_<FIELD> overrides the field's value.
+
+    Every off-switch gives the same bits, only slower or with more memory.
+    """
+
+    fold_constants: bool = True
+    """Compute nodes whose inputs are constants once, when shapes are first seen, instead of every step."""
+    fold_limit_bytes: int = 64 << 20
+    """Largest result that folding keeps."""
+    in_place: bool = True
+    """Let a kernel overwrite an input that dies with it."""
+    reuse_buffers: bool = True
+    """Share one buffer between values whose lives do not overlap."""
+    max_specializations: int = 16
+    """Input signatures (shapes, dtypes) that a program keeps bound; the least recently used is dropped."""
+    kernel_cache_size: int = 8192
+    """Compiled kernels that a child keeps."""
+    max_in_flight: int = 8
+    """Runs that may be under way at once; a further one waits."""
+    step_timeout_s: float = 0.0
+    """Deadline of one step; 0 means none."""
+    start_timeout_s: float = 60.0
+    """How long children may take to start and prepare."""
+    trace: bool = False
+    """Record a span for each partition run, for `write_trace`."""
+    seed: int = 0
+    """Base of the counter-based random numbers."""
+
+    def __post_init__(self) -> None:
+        for name in ("max_specializations", "kernel_cache_size", "max_in_flight"):
+            if getattr(self, name) < 1:
+                raise OptionError(f"{name} must be at least 1, not {getattr(self, name)}", operand=name)
+        for name in ("step_timeout_s", "start_timeout_s", "fold_limit_bytes"):
+            if getattr(self, name) < 0:
+                raise OptionError(f"{name} must not be negative, but is {getattr(self, name)}", operand=name)
+
+    def with_environment(self, environment: Mapping[str, str] | None = None) -> RuntimeOptions:
+        """These options with the HETERO_* variables applied.
+
+        Raises: OptionError for a value that is not of the field's type.
+        """
+        environment = os.environ if environment is None else environment
+        changes: dict[str, Any] = {}
+        for field in dataclasses.fields(self):
+            text = environment.get(PREFIX + field.name.upper())
+            if text is not None:
+                changes[field.name] = _parse(PREFIX + field.name.upper(), text, type(getattr(self, field.name)))
+        return dataclasses.replace(self, **changes) if changes else self
+
+
+def _parse(variable: str, text: str, kind: type) -> Any:
+    if kind is bool:
+        if text.lower() in ("1", "true", "yes", "on"):
+            return True
+        if text.lower() in ("0", "false", "no", "off"):
+            return False
+        raise OptionError(f"{variable} must be 0 or 1, not {text!r}", operand=variable)
+    try:
+        return kind(text)
+    except ValueError as cause:
+        raise OptionError(f"{variable} must be of type {kind.__name__}, not {text!r}", operand=variable) from cause

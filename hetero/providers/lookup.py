@@ -1,0 +1,68 @@
+"""Finding and compiling our own kernels: what every provider with an array module shares."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+from hetero.errors import HeteroError, KernelError, UnsupportedError
+from hetero.kernels.base import Compiled, KernelDef, lookup
+from hetero.program.operation import Operation
+from hetero.types import Spec, ValueType
+
+CONTROL_OPS = frozenset({"If", "Loop", "Scan"})
+
+
+def is_control(op: Operation) -> bool:
+    """Whether the runtime itself runs this operation (its bodies are programs)."""
+    return op.domain == "" and op.op_type in CONTROL_OPS
+
+
+def find(op: Operation) -> KernelDef | None:
+    """Our kernel for this operation at its version, or None."""
+    _load_kernels()
+    return lookup(op.domain, op.op_type, op.version)
+
+
+def why_not(definition: KernelDef | None, op: Operation, types: Sequence[ValueType | None]) -> str | None:
+    """None where the kernel takes these declared types, otherwise the reason."""
+    if definition is None:
+        return f"no kernel for {op.id}-{op.version}"
+    if definition.check is None:
+        return None
+    try:
+        return definition.check(op, types)
+    except UnsupportedError as error:
+        return error.message
+
+
+def compile_kernel(definition: KernelDef, op: Operation, specs: Sequence[Spec], xp: Any, device: str) -> Compiled:
+    """`definition.compile`, its errors naming op, node and device.
+
+    Raises: UnsupportedError (the kernel declines), KernelError (the operands contradict the operator's text).
+    """
+    try:
+        return definition.compile(op, specs, xp)
+    except HeteroError as error:
+        raise error.at(op=op.id, node=op.name or None, device=device)
+    except Exception as error:
+        raise failure(error, op, device) from error
+
+
+def failure(error: Exception, op: Operation | None, device: str) -> HeteroError:
+    """What to raise for `error` out of a kernel of `op`: itself where it is one of ours, a KernelError otherwise."""
+    where = {"op": op.id, "node": op.name or None} if op is not None else {}
+    if isinstance(error, HeteroError):
+        return error.at(device=device, **where)
+    wrapped = KernelError(f"{type(error).__name__}: {error}", device=device, phase="run")
+    wrapped.__cause__ = error
+    return wrapped.at(**where)
+
+
+@cache
+def _load_kernels() -> None:
+    # Kernel families register themselves when imported; importing them all takes a while, so not before it is needed.
+    from hetero.kernels import load_all
+
+    load_all()

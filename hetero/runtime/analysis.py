@@ -1,0 +1,96 @@
+"""What a child derives from a program alone, once, before any shapes are known."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hetero.kernels.base import KernelDef, lookup
+from hetero.program.program import NO_SLOT, Dispatch, Instruction, Program
+from hetero.types import DataType, OptionalType, SequenceType, TensorType
+
+_INTEGERS = frozenset({DataType.INT64, DataType.INT32, DataType.BOOL})
+
+
+@dataclass(frozen=True, slots=True)
+class Analysis:
+    """Facts about a program's slots.
+
+    escaping: slots whose memory outlives the run (program outputs, what is viewed or kept by them): never in the arena.
+    dying: per instruction, the slots that nobody reads after it (each slot dies exactly once).
+    value_inputs: positions of program inputs from which shapes are derived; their values take part in the signature.
+    kernels: per instruction, the kernel definition, if there is one of ours.
+    """
+
+    escaping: frozenset[int]
+    dying: tuple[tuple[int, ...], ...]
+    value_inputs: tuple[int, ...]
+    kernels: tuple[KernelDef | None, ...]
+
+
+def analyse(program: Program) -> Analysis:
+    """Linear in the number of instructions."""
+    kernels = tuple(lookup(i.op.domain, i.op.op_type, i.op.version) for i in program.instructions)
+    return Analysis(_escaping(program), _dying(program), _value_inputs(program, kernels), kernels)
+
+
+def keeps_handles(instruction: Instruction) -> bool:
+    """Whether outputs may hold handles to the inputs' memory (sequences, optionals, control flow)."""
+    if instruction.dispatch is Dispatch.CONTROL:
+        return True
+    if any(isinstance(t, SequenceType | OptionalType) for t in instruction.types):
+        return True
+    op = instruction.op.op_type
+    return op.startswith(("Sequence", "Optional")) or op in ("SplitToSequence", "ConcatFromSequence")
+
+
+def _escaping(program: Program) -> frozenset[int]:
+    escaping = {p.slot for p in program.outputs}
+    for instruction in reversed(program.instructions):
+        if keeps_handles(instruction):
+            escaping.update(s for s in instruction.inputs if s != NO_SLOT)
+        elif instruction.dispatch is Dispatch.VIEW and not escaping.isdisjoint(instruction.outputs):
+            escaping.add(instruction.inputs[0])
+    return frozenset(escaping)
+
+
+def _dying(program: Program) -> tuple[tuple[int, ...], ...]:
+    forever = {p.slot for p in program.outputs} | {p.slot for p in program.constants}
+    last: dict[int, int] = {}
+    for at, instruction in enumerate(program.instructions):
+        for slot in (*instruction.inputs, *instruction.outputs):
+            if slot != NO_SLOT and slot not in forever:
+                last[slot] = at
+    dying: list[list[int]] = [[] for _ in program.instructions]
+    for slot, at in last.items():
+        dying[at].append(slot)
+    return tuple(tuple(d) for d in dying)
+
+
+def _value_inputs(program: Program, kernels: tuple[KernelDef | None, ...]) -> tuple[int, ...]:
+    """Walk back from operands whose value a kernel needs through small integer arithmetic to the inputs."""
+    wanted: set[int] = set()
+    small = {p.slot: _is_small(p.type) for p in program.inputs}
+    for instruction, definition in zip(reversed(program.instructions), reversed(kernels), strict=True):
+        if definition is not None:
+            wanted.update(
+                instruction.inputs[k]
+                for k in definition.values
+                if k < len(instruction.inputs) and instruction.inputs[k] != NO_SLOT
+            )
+        if (
+            not wanted.isdisjoint(instruction.outputs)
+            and instruction.dispatch is not Dispatch.CONTROL
+            and instruction.op.op_type not in ("Shape", "Size")
+        ):
+            wanted.update(s for s in instruction.inputs if s != NO_SLOT)
+    return tuple(k for k, p in enumerate(program.inputs) if p.slot in wanted and small[p.slot])
+
+
+def _is_small(type_: object) -> bool:
+    """Integers of rank 0 or 1, as shapes, axes and counts are."""
+    return (
+        isinstance(type_, TensorType)
+        and type_.dtype in _INTEGERS
+        and type_.shape is not None
+        and len(type_.shape) <= 1
+    )

@@ -1,0 +1,187 @@
+"""The child executor: runs one provider's partitions, step by step, wherever it lives; plain Python, no Ray."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from hetero.errors import ClosedError, HeteroError, ProgramError, TransportError
+from hetero.options import RuntimeOptions
+from hetero.program.validate import validate
+from hetero.providers.base import Provider, ProviderConfig
+from hetero.providers.registry import create
+from hetero.runtime.assignment import Assignment, Task
+from hetero.runtime.kernel_cache import KernelCache
+from hetero.runtime.runner import Context, Runner
+from hetero.trace import Span
+from hetero.types import HostArray, SequenceValue
+
+Value = Any
+"""What crosses between children: a host array, a SequenceValue of them, or None."""
+
+
+class ChildExecutor:
+    """One provider instance with its programs, weights and values. Thread-safe: calls take turns.
+
+    A step's values live in a table of its own from the step's first partition on this child to its last (or `drop`).
+    """
+
+    def __init__(self, provider: Provider, options: RuntimeOptions) -> None:
+        self.provider = provider
+        self.options = options
+        self._host = provider if provider.is_host else create(ProviderConfig("cpu"))
+        self._lock = threading.RLock()
+        self._context: Context | None = None
+        self._tasks: dict[int, Task] = {}
+        self._runners: dict[int, Runner] = {}
+        self._steps: dict[int, dict[str, Value]] = {}
+        self._spans: list[Span] = []
+        self._closed = False
+        self._busy_s = 0.0
+        self._bytes_in = 0
+        self._bytes_out = 0
+        self._calls = 0
+
+    def prepare(self, assignment: Assignment, weights: Mapping[str, HostArray]) -> None:
+        """Take over an assignment; validates every program before anything else happens.
+
+        `weights` has at least the assignment's initializers, as host arrays; they are read, never written.
+        Raises: ProgramError.
+        """
+        for task in assignment.tasks.values():
+            validate(task.program)
+        missing = [name for name in assignment.weights if name not in weights]
+        if missing:
+            raise ProgramError(f"no weights given for {missing[:5]}", device=self.provider.name)
+        with self._lock:
+            self._check_open()
+            kernels = KernelCache(self.options.kernel_cache_size)
+            context = Context(self.provider, self._host, self.options, kernels, weights)
+            runners = {k: Runner(task.program, context) for k, task in assignment.tasks.items()}
+            self._drop_programs()
+            self._context, self._tasks, self._runners = context, dict(assignment.tasks), runners
+
+    def run(
+        self, partition: int, step: int, parcels: Sequence[Sequence[Value]], graph_slot: str = "primary"
+    ) -> list[list[Value]]:
+        """Run one partition of one step. `parcels`: what it receives; returns what it sends (host values).
+
+        An error leaves the child usable; the step's values on this child are dropped.
+        """
+        with self._lock:
+            self._check_open()
+            task = self._tasks.get(partition)
+            if task is None:
+                raise TransportError(f"partition {partition} is not this child's", device=self.provider.name, step=step)
+            started = time.perf_counter()
+            try:
+                with np.errstate(all="ignore"):
+                    sent = self._run(task, step, parcels)
+            except HeteroError as error:
+                self._steps.pop(step, None)
+                raise error.at(device=self.provider.name, step=step)
+            except BaseException:
+                self._steps.pop(step, None)
+                raise
+            ended = time.perf_counter()
+            self._calls += 1
+            self._busy_s += ended - started
+            if self.options.trace:
+                self._spans.append(Span(f"partition {partition}", self.provider.name, step, started, ended))
+            return sent
+
+    def _run(self, task: Task, step: int, parcels: Sequence[Sequence[Value]]) -> list[list[Value]]:
+        values = self._steps.setdefault(step, {})
+        if len(parcels) != len(task.receives):
+            raise TransportError(f"partition {task.partition} wants {len(task.receives)} parcels, got {len(parcels)}")
+        for receive, parcel in zip(task.receives, parcels, strict=True):
+            if len(parcel) != len(receive.values):
+                raise TransportError(f"parcel {receive.parcel} holds {len(parcel)} of {len(receive.values)} values")
+            values.update(zip(receive.values, parcel, strict=True))
+            self._bytes_in += sum(map(value_bytes, parcel))
+        program = task.program
+        results = self._runners[task.partition].run([values[p.name] for p in program.inputs])
+        values.update(zip([p.name for p in program.outputs], results, strict=True))
+        sent = [[self._to_host(values[name]) for name in send.values] for send in task.sends]
+        self._bytes_out += sum(value_bytes(v) for parcel in sent for v in parcel)
+        for name in task.drops:
+            values.pop(name, None)
+        if task.last:
+            self._steps.pop(step, None)
+            # errors of enqueued work belong to this step, not to the next one
+            self.provider.synchronize()
+        return sent
+
+    def _to_host(self, value: Value) -> Value:
+        if value is None or isinstance(value, np.ndarray):
+            return value
+        if isinstance(value, SequenceValue):
+            return SequenceValue([self._to_host(v) for v in value], value.dtype)
+        return self.provider.download(value)
+
+    def drop(self, step: int) -> None:
+        """Forget a step that failed elsewhere."""
+        with self._lock:
+            self._steps.pop(step, None)
+
+    def take_spans(self) -> list[Span]:
+        """The spans recorded since the last call."""
+        with self._lock:
+            spans, self._spans = self._spans, []
+            return spans
+
+    def stats(self) -> dict[str, Any]:
+        """Counters: runs, kernel cache, sections, memory, bytes in and out."""
+        with self._lock:
+            out: dict[str, Any] = {
+                "provider": self.provider.name,
+                "calls": self._calls,
+                "busy_s": round(self._busy_s, 6),
+                "bytes_in": self._bytes_in,
+                "bytes_out": self._bytes_out,
+                "resident_steps": len(self._steps),
+            }
+            if self._context is not None:
+                context = self._context
+                out |= dataclasses.asdict(context.statistics)
+                out["kernel_hits"] = context.kernels.hits
+                out["kernel_misses"] = context.kernels.misses
+                out["arena_bytes"] = sum(a.nbytes for a in context.arenas)
+            out["memory"] = self.provider.stats()
+            return out
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClosedError("this child is closed", device=self.provider.name)
+
+    def _drop_programs(self) -> None:
+        for runner in self._runners.values():
+            runner.close()
+        self._runners, self._tasks = {}, {}
+        self._steps.clear()
+        self._context = None
+
+    def close(self) -> None:
+        """Free everything. A second call does nothing."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            self._drop_programs()
+            self.provider.close()
+            if self._host is not self.provider:
+                self._host.close()
+
+
+def value_bytes(value: Value) -> int:
+    """Bytes of a value's arrays."""
+    if value is None:
+        return 0
+    if isinstance(value, SequenceValue):
+        return sum(map(value_bytes, value))
+    return int(value.nbytes)
