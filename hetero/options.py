@@ -61,7 +61,9 @@ class RuntimeOptions:
         for field in dataclasses.fields(self):
             text = environment.get(PREFIX + field.name.upper())
             if text is not None:
-                changes[field.name] = _parse(PREFIX + field.name.upper(), text, type(getattr(self, field.name)))
+                changes[field.name] = _parse(
+                    PREFIX + field.name.upper(), text, type(getattr(self, field.name))
+                )
         return dataclasses.replace(self, **changes) if changes else self
 
 
@@ -75,4 +77,6 @@ def _parse(variable: str, text: str, kind: type) -> Any:
     try:
         return kind(text)
     except ValueError as cause:
-        raise OptionError(f"{variable} must be of type {kind.__name__}, not {text!r}", operand=variable) from cause
+        raise OptionError(
+            f"{variable} must be of type {kind.__name__}, not {text!r}", operand=variable
+        ) from cause

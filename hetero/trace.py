@@ -28,7 +28,8 @@ def write_chrome_trace(spans: Iterable[Span], path: str | PathLike[str]) -> Path
     tracks = {track: n for n, track in enumerate(dict.fromkeys(s.track for s in spans))}
     origin = spans[0].start_s if spans else 0.0
     events: list[dict[str, Any]] = [
-        {"ph": "M", "name": "thread_name", "pid": 0, "tid": n, "args": {"name": track}} for track, n in tracks.items()
+        {"ph": "M", "name": "thread_name", "pid": 0, "tid": n, "args": {"name": track}}
+        for track, n in tracks.items()
     ]
     events += [
         {

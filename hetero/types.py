@@ -56,7 +56,11 @@ class TensorType:
     shape: Shape | None = None
 
     def __str__(self) -> str:
-        dims = "[?]" if self.shape is None else "[" + ", ".join("?" if d is None else str(d) for d in self.shape) + "]"
+        dims = (
+            "[?]"
+            if self.shape is None
+            else "[" + ", ".join("?" if d is None else str(d) for d in self.shape) + "]"
+        )
         return f"{self.dtype.name.lower() if self.dtype is not None else '?'}{dims}"
 
 

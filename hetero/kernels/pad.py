@@ -1,4 +1,4 @@
-"""Pad: the interior is copied once, then each axis' borders are filled from views of what is already there."""
+"""Pad: the interior is copied once, then each axis' borders are filled from views of what is there."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SMALL_BYTES = 32 << 10
 """Outputs up to this size are filled whole: one call costs less than a call per border."""
 
 Run = tuple[int, int, int, int]
-"""(border position, source index, step along the source: -1, 0 or 1, count). Position 0 is the first real element."""
+"""(border position, source index, source step -1, 0 or 1, count). Position 0 is the first real element."""
 
 
 def runs(start: int, stop: int, extent: int, mode: str) -> Iterator[Run]:
@@ -44,17 +44,35 @@ def runs(start: int, stop: int, extent: int, mode: str) -> Iterator[Run]:
         at += count
 
 
-def _along(axis: int, rank: int, picked: slice, interior: Sequence[slice]) -> tuple[slice, ...]:
-    """`picked` on `axis`; the whole extent of the axes before it (already filled), the interior of those after."""
-    return (*(slice(None),) * axis, picked, *interior[axis + 1 : rank])
+def _borders(
+    shape: Sequence[int], interior: Sequence[slice], mode: str
+) -> Iterator[tuple[tuple[slice, ...], tuple[slice, ...]]]:
+    """(border, what it repeats) selections of the output, axis by axis; constants repeat nothing.
+
+    Each covers the whole of the axes before its own (filled by then) and the interior of those after.
+    """
+    for axis, extent in enumerate(shape):
+        front, stop = interior[axis].start, interior[axis].stop
+        full, rest = (slice(None),) * axis, interior[axis + 1 :]
+        for low, high in ((-front, 0), (stop - front, extent - front)):
+            if mode == "constant":
+                if low < high:
+                    border = (*full, slice(front + low, front + high), *rest)
+                    yield border, border
+                continue
+            for at, source, step, count in runs(low, high, stop - front, mode):
+                begin = front + source
+                end = begin + (step * count or 1)
+                taken = slice(begin, None if end < 0 else end, step or 1)
+                yield (*full, slice(front + at, front + at + count), *rest), (*full, taken, *rest)
 
 
 @kernel("Pad", versions=(2, 11, 13, 18, 19, 21, 23, 24, 25), values=(1, 3))
 def pad(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
     """Pad (or crop, where a pad is negative) each axis.
 
-    Pads and value are attributes before version 11, inputs since; `axes` since 18; wrap since 19. Cropping comes
-    first: the borders continue what is left.
+    Pads and value are attributes before version 11, inputs since; `axes` since 18; wrap since 19. Cropping
+    comes first: the borders continue what is left.
     """
     x = tensor(op, specs, 0)
     rank = len(x.shape)
@@ -66,62 +84,41 @@ def pad(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
     axes = axes_of(op, range(rank) if named is None else named, rank)
     if pads is None or len(pads) != 2 * len(axes):
         fail(op, f"{0 if pads is None else len(pads)} pads for {len(axes)} axes", "pads")
-    before, after = [0] * rank, [0] * rank
+    fill = given(specs, 2) if op.version >= 11 else None
+    if fill is not None and fill.size != 1:
+        fail(op, f"must hold one element, has shape {list(fill.shape)}", "constant_value")
+
+    kept, interior = [slice(None)] * rank, [slice(0, extent) for extent in x.shape]
+    shape = list(x.shape)
     for i, axis in enumerate(axes):
-        before[axis], after[axis] = pads[i], pads[len(axes) + i]
-    kept, interior, shape = [], [], []
-    for axis, extent in enumerate(x.shape):
-        low, high = max(0, -before[axis]), extent - max(0, -after[axis])
-        front, back = max(0, before[axis]), max(0, after[axis])
-        left = max(0, high - low)
-        if high - low + front + back < 0 or (high < low and (low > extent or high < 0)):
-            fail(op, f"cannot crop axis {axis} of extent {extent} by {low} and {extent - high}", "pads")
-        if left == 0 and mode != "constant" and front + back:
+        before, after = pads[i], pads[len(axes) + i]
+        low, high = max(0, -before), x.shape[axis] + min(0, after)
+        front, left = max(0, before), high - low
+        if left < 0:
+            fail(op, f"cannot crop axis {axis} of extent {x.shape[axis]} by {before} and {after}", "pads")
+        shape[axis] = front + left + max(0, after)
+        if left == 0 and mode != "constant" and shape[axis]:
             fail(op, f"axis {axis} has nothing left to continue in mode {mode}", "pads")
-        kept.append(slice(low, low + left))
-        interior.append(slice(front, front + left))
-        shape.append(front + left + back)
+        kept[axis], interior[axis] = slice(low, high), slice(front, front + left)
     out = bounded(op, x.dtype, shape)
-    fill_spec = given(specs, 2) if op.version >= 11 else None
-    if fill_spec is not None and fill_spec.size != 1:
-        fail(op, f"must hold one element, has shape {list(fill_spec.shape)}", "constant_value")
-    padded = [a for a in range(rank) if shape[a] != interior[a].stop - interior[a].start]
 
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Call:
-        source, target = inputs[0], outputs[0]
-        steps = [partial(xp.copyto, target[tuple(interior)], source[tuple(kept)])]
+        target = outputs[0]
+        place = partial(xp.copyto, target[tuple(interior)], inputs[0][tuple(kept)])
+        if out.shape == tuple(s.stop - s.start for s in interior):
+            return place
         if mode == "constant":
             value: Any = zero_of(x.dtype) if op.version >= 11 else x.dtype.type(op.attr("value", 0.0))
-            if fill_spec is not None:
+            if fill is not None:
                 value = inputs[2].reshape(())
-            if padded and out.nbytes <= SMALL_BYTES:
-                steps.insert(0, partial(xp.copyto, target, value))
+            if out.nbytes <= SMALL_BYTES:
+                steps = [partial(xp.copyto, target, value), place]
             else:
-                for axis in padded:
-                    for border in (slice(0, interior[axis].start), slice(interior[axis].stop, shape[axis])):
-                        if border.start != border.stop:
-                            steps.append(
-                                partial(xp.copyto, target[_along(axis, rank, border, interior)], value)
-                            )
+                borders = _borders(shape, interior, mode)
+                steps = [place, *(partial(xp.copyto, target[border], value) for border, _ in borders)]
         else:
-            for axis in padded:
-                front, left = interior[axis].start, interior[axis].stop - interior[axis].start
-                borders = ((-front, 0), (left, shape[axis] - front))
-                for low, high in borders:
-                    for at, first, step, count in runs(low, high, left, mode):
-                        into = slice(front + at, front + at + count)
-                        begin = front + first
-                        stop = begin + (step or 1) * (count if step else 1)
-                        taken = slice(begin, None if stop < 0 else stop, step or 1)
-                        steps.append(
-                            partial(
-                                xp.copyto,
-                                target[_along(axis, rank, into, interior)],
-                                target[_along(axis, rank, taken, interior)],
-                            )
-                        )
-        if len(steps) == 1:
-            return steps[0]
+            borders = _borders(shape, interior, mode)
+            steps = [place, *(partial(xp.copyto, target[into], target[taken]) for into, taken in borders)]
 
         def call() -> None:
             for step in steps:

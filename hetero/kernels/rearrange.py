@@ -1,4 +1,4 @@
-"""Layout operators that always copy: Concat, Tile, DepthToSpace, ReverseSequence, Trilu, Col2Im and their kin."""
+"""Layout operators that always copy: Concat, Tile, DepthToSpace, ReverseSequence, Trilu, Col2Im…"""
 
 from __future__ import annotations
 

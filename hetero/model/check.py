@@ -242,9 +242,5 @@ def _check_type(type_: onnx.TypeProto, name: str) -> None:
         else:
             if kind is not None and getattr(type_, kind).elem_type not in known:
                 raise ModelError(f"value {name!r} has the unknown dtype {getattr(type_, kind).elem_type}", operand=name)
-            shape = getattr(type_, kind).shape if kind is not None else None
-            if shape is not None and any(d.dim_value < 0 for d in shape.dim):
-                # Exporters write -1 for an unknown extent; that is refused only where the caller must feed it.
-                return
             return
     raise ModelError(f"the type of value {name!r} nests more than {MAX_TYPE_DEPTH} deep", operand=name)

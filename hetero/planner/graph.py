@@ -1,4 +1,4 @@
-"""The graph as planning sees it: numbered operations over named values; small enough to write by hand in a test."""
+"""The graph as planning sees it: numbered operations over named values, easy to write by hand in a test."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from hetero.types import ValueType
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GraphNode:
-    """One operation. `inputs` are its operands by position (None: omitted), then the values its bodies capture;
-    `outputs` by position too."""
+    """One operation. `inputs` are its operands by position (None: omitted), then the values its bodies
+    capture; `outputs` by position too."""
 
     op: Operation
     inputs: tuple[str | None, ...]

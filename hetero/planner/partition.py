@@ -13,12 +13,14 @@ WINDOW = 512
 
 
 def partition_nodes(predecessors: Sequence[Sequence[int]], children: Sequence[int]) -> list[list[int]]:
-    """Split the nodes 0..n-1 into groups of one child each; a list of ascending node lists, in topological order.
+    """Split the nodes 0..n-1 into groups of one child each; a list of ascending node lists, in topological
+    order.
 
-    `predecessors[v]` are the nodes whose results v reads, all smaller than v; `children[v]` is v's child (smaller:
-    preferred). Every group is convex (a path between two of its nodes stays inside it) and the graph of groups has no
-    cycle. Up to EXACT_GROUPS groups no two groups of one child could be merged without making a cycle.
-    Deterministic; linear in nodes and edges but for the merging of few groups, which is bounded.
+    `predecessors[v]` are the nodes whose results v reads, all smaller than v; `children[v]` is v's child
+    (smaller: preferred). Every group is convex (a path between two of its nodes stays inside it) and the
+    graph of groups has no cycle. Up to EXACT_GROUPS groups no two groups of one child could be merged without
+    making a cycle. Deterministic; linear in nodes and edges but for the merging of few groups, which is
+    bounded.
     """
     groups = _drain(predecessors, children)
     edges = _quotient(predecessors, groups)
@@ -34,10 +36,11 @@ def partition_nodes(predecessors: Sequence[Sequence[int]], children: Sequence[in
 
 
 def _drain(predecessors: Sequence[Sequence[int]], children: Sequence[int]) -> list[list[int]]:
-    """Kahn's algorithm that stays on one child until nothing of it is ready: few and large groups from the start.
+    """Kahn's algorithm that stays on one child until nothing of it is ready: few and large groups from the
+    start.
 
-    The least preferred child that has a ready node goes first, so that the preferred ones find more nodes ready when
-    their turn comes.
+    The least preferred child that has a ready node goes first, so that the preferred ones find more nodes
+    ready when their turn comes.
     """
     successors: list[list[int]] = [[] for _ in predecessors]
     missing = [0] * len(predecessors)
@@ -82,11 +85,14 @@ def _quotient(predecessors: Sequence[Sequence[int]], groups: Sequence[Sequence[i
     return edges
 
 
-def _merge(edges: Sequence[set[int]], labels: Sequence[int], start: int, stop: int, merged_into: list[int]) -> None:
+def _merge(
+    edges: Sequence[set[int]], labels: Sequence[int], start: int, stop: int, merged_into: list[int]
+) -> None:
     """Merge groups start..stop-1 until no pair of one child is left that has no path through a third group.
 
-    The groups are in topological order, so every path between two groups of the stretch lies in the stretch: what is
-    proved here holds in the whole graph. Sets of groups are bits of integers. Fills `merged_into` (the smallest member).
+    The groups are in topological order, so every path between two groups of the stretch lies in the stretch:
+    what is proved here holds in the whole graph. Sets of groups are bits of integers. Fills `merged_into`
+    (the smallest member).
     """
     count = stop - start
     before = [0] * count  # groups read from directly
@@ -135,8 +141,8 @@ def _merge(edges: Sequence[set[int]], labels: Sequence[int], start: int, stop: i
 
 
 def _join(i: int, j: int, before: list[int], after: list[int], above: list[int], below: list[int]) -> None:
-    """Make i the union of i and j, and forget j everywhere but in `above` and `below`, where its bit does no harm:
-    a forgotten group has no children of its own to offer as candidates."""
+    """Make i the union of i and j, and forget j everywhere but in `above` and `below`, where its bit does no
+    harm: a forgotten group has no children of its own to offer as candidates."""
     bit_i, bit_j = 1 << i, 1 << j
     for k in _bits(before[j]):
         after[k] = (after[k] & ~bit_j) | bit_i

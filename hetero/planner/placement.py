@@ -1,4 +1,4 @@
-"""Placement: each node to the first provider that takes it, with the reason; shape arithmetic beside its neighbours."""
+"""Placement: each node to the first provider that takes it, and why; shape arithmetic beside its neighbours."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ class Candidate(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """Per node its child (an index into the providers), how it is dispatched, and the placements for the plan."""
+    """Per node its child (an index into the providers), how it is dispatched, and the placements for the
+    plan."""
 
     children: list[int]
     dispatch: list[Dispatch]
@@ -48,7 +49,8 @@ def forbidden(config: ProviderConfig, op: Operation) -> str | None:
 
 
 def native_nodes(graph: PlanGraph, providers: Sequence[Candidate]) -> list[bool]:
-    """Per node, whether some provider has a kernel of its own for it (so that a function need not be inlined)."""
+    """Per node, whether some provider has a kernel of its own for it (so that a function need not be
+    inlined)."""
     return [
         any(m.ok and m.native for m in (p.supports(n.op, graph.operand_types(n)) for p in providers))
         for n in graph.nodes
@@ -59,11 +61,11 @@ def place(graph: PlanGraph, providers: Sequence[Candidate], *, strict: bool = Fa
     """Place every node on one of `providers` (best first).
 
     A provider that would run a node natively comes before any that would run it through onnx.reference. Shape
-    arithmetic (see shape_math) runs on the host inside whichever child is nearest, unless the user's filters forbid
-    the operation there.
+    arithmetic (see shape_math) runs on the host inside whichever child is nearest, unless the user's filters
+    forbid the operation there.
 
-    Raises: UnsupportedNodeError where no provider takes a node (the message lists every provider's reason, for up to
-    ten such nodes); PlanError with `strict` where a node is not on the first provider.
+    Raises: UnsupportedNodeError where no provider takes a node (the message lists every provider's reason,
+    for up to ten such nodes); PlanError with `strict` where a node is not on the first provider.
     """
     n = len(graph.nodes)
     shapes = shape_nodes(graph)
@@ -93,10 +95,14 @@ def place(graph: PlanGraph, providers: Sequence[Candidate], *, strict: bool = Fa
     for index, node in enumerate(graph.nodes):
         child, match = placed.children[index], matches[index]
         if match is None:
-            match = Match(True, f"shape arithmetic: on the host inside {providers[child].name}", dispatch=Dispatch.HOST)
+            match = Match(
+                True, f"shape arithmetic: on the host inside {providers[child].name}", dispatch=Dispatch.HOST
+            )
             rejected[index] = tuple(_passed_over(node.op, providers[:child], providers[child].name))
         placed.dispatch.append(match.dispatch)
-        record = Placement(index, node.op.name, node.op.id, providers[child].name, match.reason, rejected[index])
+        record = Placement(
+            index, node.op.name, node.op.id, providers[child].name, match.reason, rejected[index]
+        )
         placed.placements.append(record)
         if node.op.attributes:
             _record_bodies(node.op, graph.operand_types(node), providers, child, (), placed.placements)
@@ -108,7 +114,8 @@ def place(graph: PlanGraph, providers: Sequence[Candidate], *, strict: bool = Fa
 def _choose(
     op: Operation, types: Sequence[ValueType | None], providers: Sequence[Candidate]
 ) -> tuple[int, Match | None, list[Rejection]]:
-    """(child, its match, why not the others that were asked before it); the match is None where nobody takes it."""
+    """(child, its match, why not the others that were asked before it); the match is None where nobody takes
+    it."""
     last_resort: tuple[int, Match] | None = None
     reasons: list[Rejection] = []
     for child, provider in enumerate(providers):
@@ -142,7 +149,8 @@ def _record_bodies(
     path: tuple[str, ...],
     records: list[Placement],
 ) -> None:
-    """Record the nodes inside the bodies of `op`: they sit where `op` sits, as a body never crosses children."""
+    """Record the nodes inside the bodies of `op`: they sit where `op` sits, as a body never crosses
+    children."""
     for attribute, body in op.bodies().items():
         inside = (*path, f"{op.name}.{attribute}")
         known = body_types(op, types, body)
@@ -156,7 +164,13 @@ def _record_bodies(
             reasons = (Rejection(p.name, p.supports(inner, operands).reason) for p in providers[:child])
             records.append(
                 Placement(
-                    instruction.node_index, inner.name, inner.id, providers[child].name, reason, tuple(reasons), inside
+                    instruction.node_index,
+                    inner.name,
+                    inner.id,
+                    providers[child].name,
+                    reason,
+                    tuple(reasons),
+                    inside,
                 )
             )
             _record_bodies(inner, operands, providers, child, inside, records)
@@ -166,8 +180,8 @@ def _record_bodies(
 def body_types(
     op: Operation, types: Sequence[ValueType | None], body: Program
 ) -> dict[int, ValueType | None]:
-    """Slot -> type of what a body starts from. A capture that inference left without a type in the body takes the
-    type that the operand has outside."""
+    """Slot -> type of what a body starts from. A capture that inference left without a type in the body takes
+    the type that the operand has outside."""
     known: dict[int, ValueType | None] = {p.slot: p.type for p in (*body.inputs, *body.constants)}
     if op.n_captures and op.n_captures == body.n_captures:
         for port, type_ in zip(body.inputs[-op.n_captures :], types[-op.n_captures :], strict=True):
@@ -201,7 +215,9 @@ def _check_strict(graph: PlanGraph, placed: Placed, providers: Sequence[Candidat
     for index in astray[:_LISTED]:
         node = graph.nodes[index]
         reason = next(r.reason for r in outer[index].rejected if r.provider == providers[0].name)
-        lines.append(f"{describe(node.op, graph.operand_types(node))} falls to {outer[index].provider}: {reason}")
+        lines.append(
+            f"{describe(node.op, graph.operand_types(node))} falls to {outer[index].provider}: {reason}"
+        )
     more = f"\n  … and {len(astray) - _LISTED} more" if len(astray) > _LISTED else ""
     first = graph.nodes[astray[0]].op
     count = f"{len(astray)} node{'s' if len(astray) > 1 else ''}"

@@ -17,24 +17,73 @@ _FAR = 1000
 _INTEGERS = frozenset({DataType.INT64, DataType.INT32, DataType.BOOL})
 _SOURCES = frozenset({"Shape", "Size"})
 _BROADCAST = frozenset(
-    "Add Sub Mul Div Mod Min Max And Or Xor Equal Less LessOrEqual Greater GreaterOrEqual Where".split()
+    [
+        "Add",
+        "Sub",
+        "Mul",
+        "Div",
+        "Mod",
+        "Min",
+        "Max",
+        "And",
+        "Or",
+        "Xor",
+        "Equal",
+        "Less",
+        "LessOrEqual",
+        "Greater",
+        "GreaterOrEqual",
+        "Where",
+    ]
 )
 _NO_LARGER = frozenset(
-    "Neg Abs Sign Not Cast CastLike Identity Clip Slice Squeeze Unsqueeze Reshape Flatten Transpose Split CumSum "
-    "ReduceProd ReduceSum ReduceMin ReduceMax".split()
+    [
+        "Neg",
+        "Abs",
+        "Sign",
+        "Not",
+        "Cast",
+        "CastLike",
+        "Identity",
+        "Clip",
+        "Slice",
+        "Squeeze",
+        "Unsqueeze",
+        "Reshape",
+        "Flatten",
+        "Transpose",
+        "Split",
+        "CumSum",
+        "ReduceProd",
+        "ReduceSum",
+        "ReduceMin",
+        "ReduceMax",
+    ]
 )
 """No output has more elements than the first input."""
 _ANY_SIZE = frozenset(
-    "Range ConstantOfShape Expand Tile Pad ScatterElements ScatterND GatherElements GatherND NonZero".split()
+    [
+        "Range",
+        "ConstantOfShape",
+        "Expand",
+        "Tile",
+        "Pad",
+        "ScatterElements",
+        "ScatterND",
+        "GatherElements",
+        "GatherND",
+        "NonZero",
+    ]
 )
 """Taken only where inference knows how large the output is."""
 
 
 def shape_nodes(graph: PlanGraph) -> set[int]:
-    """The nodes that compute integers or booleans of at most LIMIT elements from shapes and small constants alone.
+    """The nodes that compute integers or booleans of at most LIMIT elements from shapes and small constants
+    alone.
 
-    They run on the host wherever they are placed: what they compute is needed there, to know the shapes of what
-    follows. A node that reads a graph input's or any other node's *values* is not one of them. Linear.
+    They run on the host wherever they are placed: what they compute is needed there, to know the shapes of
+    what follows. A node that reads a graph input's or any other node's *values* is not one of them. Linear.
     """
     bounds: dict[str, int] = {
         name: count
@@ -99,12 +148,14 @@ def _elements(type_: ValueType | None) -> int | None:
 def settle(
     graph: PlanGraph, shapes: set[int], children: list[int | None], allowed: Sequence[Sequence[int]]
 ) -> None:
-    """Give every node of `shapes` a child in `children` (where it has None) so that few values cross between children.
+    """Give every node of `shapes` a child in `children` (where it has None) so that few values cross between
+    children.
 
-    `allowed[k]` are the children that the k-th node of sorted(shapes) may go to, preferred first, at least one. Each
-    node goes where moving its operands and its results costs least, given its neighbours; a value that shape
-    arithmetic made weighs 1, any other much more, and nothing is counted that moves there anyway. At equal cost the
-    node stays with what it reads while sweeping forwards, and joins its readers while sweeping backwards. Linear.
+    `allowed[k]` are the children that the k-th node of sorted(shapes) may go to, preferred first, at least
+    one. Each node goes where moving its operands and its results costs least, given its neighbours; a value
+    that shape arithmetic made weighs 1, any other much more, and nothing is counted that moves there anyway.
+    At equal cost the node stays with what it reads while sweeping forwards, and joins its readers while
+    sweeping backwards. Linear.
     """
     order = sorted(shapes)
     allowed_of = dict(zip(order, allowed, strict=True))
@@ -112,12 +163,15 @@ def settle(
     light = {n for i in order for n in graph.nodes[i].outputs if n is not None}
     free = {name for name, count in graph.constants.items() if count <= LIMIT}
     reads = {
-        i: tuple(dict.fromkeys(n for n in graph.nodes[i].inputs if n is not None and n not in free)) for i in order
+        i: tuple(dict.fromkeys(n for n in graph.nodes[i].inputs if n is not None and n not in free))
+        for i in order
     }
     near = light.union(*reads.values())
     readers: dict[str, dict[int, int]] = {name: {} for name in near}
     first_reader: dict[str | None, int] = {}
-    for index in range(len(graph.nodes) - 1, -1, -1):  # backwards, so that a reader's wish reaches a whole chain
+    for index in range(
+        len(graph.nodes) - 1, -1, -1
+    ):  # backwards, so that a reader's wish reaches a whole chain
         node = graph.nodes[index]
         if index in allowed_of:
             child = next((first_reader[n] for n in node.outputs if n in first_reader), None)

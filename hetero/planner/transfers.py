@@ -13,7 +13,8 @@ from hetero.types import DataType, TensorType, ValueType, numpy_dtype
 
 @dataclass(frozen=True, slots=True)
 class Boundary:
-    """What a partition on `child` takes (in order of first use) and leaves for others (in order of production)."""
+    """What a partition on `child` takes (in order of first use) and leaves for others (in order of
+    production)."""
 
     child: int
     inputs: tuple[str, ...]
@@ -22,7 +23,8 @@ class Boundary:
 
 
 def boundaries(graph: PlanGraph, groups: Sequence[Sequence[int]], children: Sequence[int]) -> list[Boundary]:
-    """The boundary of each group of nodes. An output is a value that another group reads or that the graph returns."""
+    """The boundary of each group of nodes. An output is a value that another group reads or that the graph
+    returns."""
     group_of = [0] * len(graph.nodes)
     for index, group in enumerate(groups):
         for node in group:
@@ -64,10 +66,11 @@ def plan_transfers(
 ) -> tuple[tuple[Parcel, ...], tuple[Transfer, ...]]:
     """Parcels and transfers between partitions (in topological order), the caller's included.
 
-    A value moves once to each child that reads it, however many partitions there do, and never to where it was made.
-    Values of one producer that go to the same places make one parcel. A graph output that no partition computes (a
-    graph input or an initializer returned as it is) is in no parcel: whoever drives the plan answers a name of
-    Plan.outputs that no partition's program produces from the feeds, else from the model's weights.
+    A value moves once to each child that reads it, however many partitions there do, and never to where it
+    was made. Values of one producer that go to the same places make one parcel. A graph output that no
+    partition computes (a graph input or an initializer returned as it is) is in no parcel: whoever drives the
+    plan answers a name of Plan.outputs that no partition's program produces from the feeds, else from the
+    model's weights.
     """
     producer: dict[str, int] = dict.fromkeys(inputs, CALLER)
     for index, part in enumerate(partitions):

@@ -12,7 +12,7 @@ from hetero.program.assemble import Classify, LoweredNode, build_program
 from hetero.program.attributes import GRAPHS, attribute_value
 from hetero.program.limits import MAX_DEPTH
 from hetero.program.operation import Operation
-from hetero.program.program import Program
+from hetero.program.program import Port, Program
 from hetero.program.schema import canonical_domain, imported_version, since_version
 from hetero.types import ValueType
 
@@ -84,10 +84,12 @@ class Lowering:
 
         The program's inputs are the graph's own, then the captured values (`n_captures` of them). Constants are the
         graph's own initializers that something reads; initializers of outer graphs are captured like other values.
+
+        Raises: ModelError, ProgramError (names the node).
         """
         nodes = self._nodes(graph, 1)
         captures = self._free(graph, nodes)
-        return self._body(graph, name, nodes, captures, {}), tuple(captures)
+        return self._body(graph, name, nodes, captures), tuple(captures)
 
     def _nodes(self, graph: ir.Graph, depth: int) -> list[LoweredNode]:
         return [self._node(node, index, depth) for index, node in enumerate(graph)]
@@ -132,8 +134,65 @@ class Lowering:
         for key, members in graphs.items():
             one = node.attributes[key].type == ir.AttributeType.GRAPH
             programs = tuple(
-                self._body(graph, f"{node.name}.{key}" + ("" if one else f"[{k}]"), nodes, captures, {})
+                self._body(graph, f"{node.name}.{key}" + ("" if one else f"[{k}]"), nodes, captures)
                 for k, (graph, nodes) in enumerate(zip(members, lowered[key], strict=True))
             )
             bodies[key] = programs[0] if one else programs
         return bodies, captures
+
+    def _free(self, graph: ir.Graph, nodes: Sequence[LoweredNode]) -> dict[str, ValueType | None]:
+        """The values that the body reads and does not define, with their types, in order of first use."""
+        own = {_name(v) for v in graph.inputs} | set(graph.initializers)
+        for lowered in nodes:
+            own.update(lowered.outputs)
+        free: dict[str, ValueType | None] = {}
+        for node, lowered in zip(graph, nodes, strict=True):
+            for value in node.inputs:
+                name = _name(value)
+                if value is not None and name and name not in own and name not in free:
+                    free[name] = self._types(value)
+            if lowered.op.n_captures:
+                # What an inner body captures passes through this one.
+                for port in _captured_ports(lowered.op):
+                    if port.name not in own:
+                        free.setdefault(port.name, port.type)
+        for value in graph.outputs:
+            name = _name(value)
+            if name and name not in own and name not in free:
+                free[name] = self._types(value)
+        return free
+
+    def _body(
+        self,
+        graph: ir.Graph,
+        name: str,
+        nodes: Sequence[LoweredNode],
+        captures: Mapping[str, ValueType | None],
+    ) -> Program:
+        formal = [(_name(v), self._types(v)) for v in graph.inputs]
+        taken = {n for n, _ in formal}
+        constants = {n: self._types(v) for n, v in graph.initializers.items() if n not in taken}
+        return build_program(
+            name,
+            nodes,
+            [*formal, *captures.items()],
+            [_name(v) for v in graph.outputs],
+            constants,
+            self._classify,
+            n_captures=len(captures),
+            opsets=self._opsets,
+            guarded=False,
+        )
+
+
+def _captured_ports(op: Operation) -> Sequence[Port]:
+    for value in op.attributes.values():
+        body = value[0] if isinstance(value, tuple) and value else value
+        if isinstance(body, Program):
+            return body.inputs[len(body.inputs) - op.n_captures :]
+    return ()
+
+
+def _name(value: ir.Value | None) -> str:
+    """The value's name; "" where the operand was left out."""
+    return "" if value is None else value.name or ""

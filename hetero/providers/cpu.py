@@ -39,7 +39,7 @@ class _Graph:
         except Exception as error:
             # The iterator stands right behind the call that failed.
             failed = len(self.calls) - operator.length_hint(calls) - 1
-            raise lookup.failure(error, self.ops[failed], device) from error.__cause__
+            lookup.fail(error, self.ops[failed], device)
 
 
 class CpuProvider(Provider):
@@ -107,7 +107,7 @@ class CpuProvider(Provider):
         try:
             return reference_compile(op, specs)
         except Exception as error:
-            raise lookup.failure(error, op, self.name) from declined
+            lookup.fail(error, op, self.name)
 
     def bind(self, compiled: Compiled, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Call:
         if compiled.bind is None:

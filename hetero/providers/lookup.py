@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from typing import Any
+from typing import Any, NoReturn
 
 from hetero.errors import HeteroError, KernelError, UnsupportedError
 from hetero.kernels.base import Compiled, KernelDef, lookup
@@ -44,20 +44,23 @@ def compile_kernel(definition: KernelDef, op: Operation, specs: Sequence[Spec], 
     """
     try:
         return definition.compile(op, specs, xp)
-    except HeteroError as error:
-        raise error.at(op=op.id, node=op.name or None, device=device)
     except Exception as error:
-        raise failure(error, op, device) from error
+        fail(error, op, device)
 
 
 def failure(error: Exception, op: Operation | None, device: str) -> HeteroError:
-    """What to raise for `error` out of a kernel of `op`: itself where it is one of ours, a KernelError otherwise."""
+    """What stands for `error` out of a kernel of `op`: itself where it is one of ours, else a KernelError it causes."""
     where = {"op": op.id, "node": op.name or None} if op is not None else {}
     if isinstance(error, HeteroError):
         return error.at(device=device, **where)
-    wrapped = KernelError(f"{type(error).__name__}: {error}", device=device, phase="run")
+    wrapped = KernelError(f"{type(error).__name__}: {error}")
     wrapped.__cause__ = error
-    return wrapped.at(**where)
+    return wrapped.at(device=device, **where)
+
+
+def fail(error: Exception, op: Operation | None, device: str) -> NoReturn:
+    """Raise `failure`."""
+    raise failure(error, op, device)
 
 
 @cache

@@ -77,7 +77,9 @@ class ChildExecutor:
             self._check_open()
             task = self._tasks.get(partition)
             if task is None:
-                raise TransportError(f"partition {partition} is not this child's", device=self.provider.name, step=step)
+                raise TransportError(
+                    f"partition {partition} is not this child's", device=self.provider.name, step=step
+                )
             started = time.perf_counter()
             try:
                 with np.errstate(all="ignore"):
@@ -98,10 +100,14 @@ class ChildExecutor:
     def _run(self, task: Task, step: int, parcels: Sequence[Sequence[Value]]) -> list[list[Value]]:
         values = self._steps.setdefault(step, {})
         if len(parcels) != len(task.receives):
-            raise TransportError(f"partition {task.partition} wants {len(task.receives)} parcels, got {len(parcels)}")
+            raise TransportError(
+                f"partition {task.partition} wants {len(task.receives)} parcels, got {len(parcels)}"
+            )
         for receive, parcel in zip(task.receives, parcels, strict=True):
             if len(parcel) != len(receive.values):
-                raise TransportError(f"parcel {receive.parcel} holds {len(parcel)} of {len(receive.values)} values")
+                raise TransportError(
+                    f"parcel {receive.parcel} holds {len(parcel)} of {len(receive.values)} values"
+                )
             values.update(zip(receive.values, parcel, strict=True))
             self._bytes_in += sum(map(value_bytes, parcel))
         program = task.program

@@ -34,7 +34,13 @@ class Children(ABC):
 
     @abstractmethod
     def call(
-        self, child: int, partition: int, step: int, parcels: Sequence[ParcelRef], n_sends: int, graph_slot: str
+        self,
+        child: int,
+        partition: int,
+        step: int,
+        parcels: Sequence[ParcelRef],
+        n_sends: int,
+        graph_slot: str,
     ) -> Sequence[ParcelRef]:
         """Run a partition; returns its parcels at once where it lives elsewhere. Raises what the child raises, or lets
         the parcels raise it from `get`."""
@@ -82,7 +88,13 @@ class InlineChildren(Children):
         return values
 
     def call(
-        self, child: int, partition: int, step: int, parcels: Sequence[ParcelRef], n_sends: int, graph_slot: str
+        self,
+        child: int,
+        partition: int,
+        step: int,
+        parcels: Sequence[ParcelRef],
+        n_sends: int,
+        graph_slot: str,
     ) -> Sequence[ParcelRef]:
         return self._children[child].run(partition, step, parcels, graph_slot)
 

@@ -61,7 +61,9 @@ class ControlFlow(ABC):
         """A count on the host. Raises: KernelError unless it is one integer."""
         host = value if isinstance(value, np.ndarray | np.generic) else self.provider.download(value)
         if host.dtype.kind != "i" or host.size != 1:
-            raise KernelError(f"{what} must be one int64, but is {host.dtype}{list(host.shape)}", operand=what)
+            raise KernelError(
+                f"{what} must be one int64, but is {host.dtype}{list(host.shape)}", operand=what
+            )
         return int(host.reshape(-1)[0])
 
     def stack(self, parts: Sequence[Any], axis: int, program: Program, output: int) -> Any:
@@ -113,7 +115,9 @@ class If(ControlFlow):
         branch = "then_branch" if self.boolean(inputs[0], "cond") else "else_branch"
         results = self.body(branch, inputs[1:])
         if len(results) != self.n_outputs:
-            raise KernelError(f"{branch} yields {len(results)} values, but the node has {self.n_outputs} outputs")
+            raise KernelError(
+                f"{branch} yields {len(results)} values, but the node has {self.n_outputs} outputs"
+            )
         return tuple(results)
 
 

@@ -99,7 +99,9 @@ class Runner:
         self._value_misses = 0
         self._flows: dict[int, ControlFlow] = {}
         self._on_host: dict[int, bool] = {}
-        self._types: dict[int, ValueType | None] = {p.slot: p.type for p in (*program.inputs, *program.constants)}
+        self._types: dict[int, ValueType | None] = {
+            p.slot: p.type for p in (*program.inputs, *program.constants)
+        }
         for instruction in program.instructions:
             self._types.update(zip(instruction.outputs, instruction.types, strict=True))
 

@@ -235,7 +235,9 @@ class Builder:
     def _gather(self, instruction: Instruction, operands: Sequence[Slot]) -> Callable[[], list[Any]]:
         """A function that lists the operands' arrays of the current run."""
         fixed = [None if o.volatile else self._array(o) for o in operands]
-        moving = [(k, s) for k, (s, o) in enumerate(zip(instruction.inputs, operands, strict=True)) if o.volatile]
+        moving = [
+            (k, s) for k, (s, o) in enumerate(zip(instruction.inputs, operands, strict=True)) if o.volatile
+        ]
         if not moving:
             return partial(list, fixed)
         table = self.table
@@ -272,9 +274,7 @@ class Builder:
         self.runner.statistics.views += 1
         return True
 
-    def _volatile_view(
-        self, instruction: Instruction, operands: Sequence[Slot], compiled: Compiled
-    ) -> None:
+    def _volatile_view(self, instruction: Instruction, operands: Sequence[Slot], compiled: Compiled) -> None:
         provider, table, source = self.provider, self.table, instruction.inputs[0]
         others = [None] * (len(operands) - 1)
         places = [
@@ -362,7 +362,11 @@ class Builder:
             if operand.volatile or index not in dying or instruction.inputs.count(index) != 1:
                 continue
             buffer = self.live.sole_buffer(index)
-            if buffer is None or not isinstance(operand.spec, TensorSpec) or operand.spec.nbytes != spec.nbytes:
+            if (
+                buffer is None
+                or not isinstance(operand.spec, TensorSpec)
+                or operand.spec.nbytes != spec.nbytes
+            ):
                 continue
             del self.live.buffers[index]  # the output holds it now
             self.runner.statistics.in_place += 1
@@ -442,7 +446,9 @@ class Builder:
         def tail() -> Key:
             inputs = gather()
             if on_host:
-                inputs = [x if x is None or isinstance(x, SequenceValue) else provider.download(x) for x in inputs]
+                inputs = [
+                    x if x is None or isinstance(x, SequenceValue) else provider.download(x) for x in inputs
+                ]
             known = list(specs)
             for k in missing:
                 value = inputs[k] if on_host else provider.download(inputs[k])

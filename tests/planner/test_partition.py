@@ -1,4 +1,4 @@
-"""Partitions are convex, ordered, complete and as large as they can be, checked independently on random graphs."""
+"""Partitions are convex, ordered, complete and as large as can be, checked apart on random graphs."""
 
 from __future__ import annotations
 

@@ -1,0 +1,317 @@
+"""HeterogeneousExecutor: drives a plan over children, wherever they live."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from os import PathLike
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal
+
+import onnx
+import onnx_ir as ir
+
+from hetero.errors import ClosedError, HeteroError, InputError, OptionError
+from hetero.feeds import Feeds
+from hetero.model import load_model
+from hetero.options import RuntimeOptions
+from hetero.planner import plan_model
+from hetero.planner.plan import CALLER, Parcel, Plan
+from hetero.providers.base import Provider
+from hetero.providers.registry import ProviderLike, resolve
+from hetero.runtime.children import Children, InlineChildren, ParcelRef
+from hetero.trace import Span, write_chrome_trace
+
+ModelLike = str | PathLike[str] | bytes | onnx.ModelProto | ir.Model
+
+
+def plan(model: ModelLike, providers: Sequence[ProviderLike] | None = None, *, strict: bool = False) -> Plan:
+    """Plan `model` over `providers` (best first; default: every CUDA device, then cpu), without running anything.
+
+    strict: a node that is not on the first provider is an error with its reason.
+    Raises: ModelError, ProviderError, PlanError.
+    """
+    chosen = resolve(providers)
+    try:
+        return plan_model(load_model(model), chosen, strict=strict)
+    finally:
+        for provider in chosen:
+            provider.close()
+
+
+class HeterogeneousExecutor:
+    """Runs an ONNX model split over execution providers, one child executor per provider instance.
+
+    Args:
+        model: path, bytes, onnx.ModelProto or onnx_ir.Model.
+        providers: names, (name, options) pairs or Provider objects, best first; default every CUDA device, then cpu.
+        children: "ray" (one actor per provider instance; a local Ray is started when none is reachable) or "inline"
+            (this process and thread).
+        transport: how values move between actors: "objects" (object references); "auto" chooses.
+        options: switches; HETERO_* environment variables override them.
+        strict: a node that falls back from the first provider is an error.
+        ray_options: what `actors.start_children` takes (placement strategy, resources…); only with children="ray".
+
+    Thread-safe. Close it, or use it as a context manager: its actors live until then.
+    Raises: ModelError, ProviderError, PlanError, OptionError before any actor starts.
+    """
+
+    def __init__(
+        self,
+        model: ModelLike,
+        providers: Sequence[ProviderLike] | None = None,
+        *,
+        children: Literal["ray", "inline"] = "ray",
+        transport: Literal["auto", "objects"] = "auto",
+        options: RuntimeOptions | None = None,
+        strict: bool = False,
+        ray_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        if children not in ("ray", "inline"):
+            raise OptionError(f'children must be "ray" or "inline", not {children!r}', operand="children")
+        if transport not in ("auto", "objects"):
+            raise OptionError(
+                f'transport must be "auto" or "objects", not {transport!r}', operand="transport"
+            )
+        if ray_options and children != "ray":
+            raise OptionError('ray_options go with children="ray"', operand="ray_options")
+        self.options = (options or RuntimeOptions()).with_environment()
+        chosen = resolve(providers)
+        loaded = load_model(model)
+        self.plan: Plan = plan_model(loaded, chosen, strict=strict)
+        self._weights = loaded.weights
+        self._feeds = Feeds(self.plan.inputs)
+        self._routes = _Routes(self.plan)
+        self._steps = itertools.count(1)
+        self._slots = threading.BoundedSemaphore(self.options.max_in_flight)
+        self._launching = threading.Lock()
+        self._counters = {"steps": 0, "failed_steps": 0}
+        self._counting = threading.Lock()
+        self._spans: list[Span] = []
+        self._closed = False
+        self._pool: ThreadPoolExecutor | None = None
+        self._inline = children == "inline"
+        self._children = self._start(chosen, dict(ray_options or {}))
+
+    def _start(self, providers: tuple[Provider, ...], ray_options: dict[str, Any]) -> Children:
+        if self._inline:
+            children: Children = InlineChildren(providers, self.options)
+        else:
+            from actors import start_children  # the one place that reaches Ray
+
+            for provider in providers:
+                provider.close()
+            children = start_children(self.plan.providers, self.options, **ray_options)
+        children.start(self.plan, self._weights)
+        return children
+
+    # -- running -------------------------------------------------------------------------------------------------
+    def run(
+        self,
+        feeds: Mapping[str, Any],
+        output_names: Sequence[str] | None = None,
+        graph_slot: str = "primary",
+    ) -> dict[str, Any]:
+        """Run one step: input name -> array, to output name -> ndarray, SequenceValue or None.
+
+        Args:
+            output_names: which outputs to return, default all.
+            graph_slot: which captured graph the step drives.
+
+        Outputs are the caller's own; they may share memory with the feeds where the model only rearranges them.
+        Raises: InputError, GuardError before anything runs; KernelError and its kin with node and device;
+        ChildDiedError, StepTimeoutError; ClosedError. A step that failed leaves no partial results.
+        """
+        names, values = self._accept(feeds, output_names)
+        with self._slots:
+            return self._step(next(self._steps), values, names, graph_slot)
+
+    def submit(
+        self,
+        feeds: Mapping[str, Any],
+        output_names: Sequence[str] | None = None,
+        graph_slot: str = "primary",
+    ) -> Future[dict[str, Any]]:
+        """Start a step and return at once; waits while options.max_in_flight steps are under way.
+
+        Bad feeds raise here; what happens in the step raises from the future's result().
+        """
+        names, values = self._accept(feeds, output_names)
+        pool = self._workers()
+        self._slots.acquire()
+        try:
+            future = pool.submit(self._step, next(self._steps), values, names, graph_slot)
+        except BaseException:
+            self._slots.release()
+            raise
+        future.add_done_callback(lambda _: self._slots.release())
+        return future
+
+    def map(
+        self,
+        batches: Iterable[Mapping[str, Any]],
+        *,
+        max_in_flight: int = 4,
+        output_names: Sequence[str] | None = None,
+    ) -> Iterator[dict[str, Any]]:
+        """Outputs for each of `batches`, in order, with up to `max_in_flight` steps under way.
+
+        An error ends the iteration at the step it belongs to; steps after it are awaited and dropped.
+        """
+        if max_in_flight < 1:
+            raise OptionError(
+                f"max_in_flight must be at least 1, not {max_in_flight}", operand="max_in_flight"
+            )
+        waiting: deque[Future[dict[str, Any]]] = deque()
+        try:
+            for feeds in batches:
+                if len(waiting) >= min(max_in_flight, self.options.max_in_flight):
+                    yield waiting.popleft().result()
+                waiting.append(self.submit(feeds, output_names))
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            for future in waiting:
+                future.cancel()
+                if not future.cancelled():
+                    future.exception()
+
+    def _accept(
+        self, feeds: Mapping[str, Any], output_names: Sequence[str] | None
+    ) -> tuple[Sequence[str], dict[str, Any]]:
+        self._check_open()
+        if output_names is None:
+            names: Sequence[str] = self._routes.output_names
+        else:
+            names = list(output_names)
+            unknown = [n for n in names if n not in self._routes.output_names]
+            if unknown:
+                raise InputError(
+                    f"unknown outputs {unknown}; the model's are {list(self._routes.output_names)}"
+                )
+        return names, self._feeds.check(feeds)
+
+    def _step(
+        self, step: int, values: dict[str, Any], names: Sequence[str], graph_slot: str
+    ) -> dict[str, Any]:
+        timeout_s = self.options.step_timeout_s or None
+        try:
+            with self._launching if not self._inline else _NO_LOCK:
+                pending = self._launch(step, values, graph_slot)
+            for parcel, got in zip(
+                pending, self._children.get([r for _, r in pending], timeout_s), strict=True
+            ):
+                values.update(zip(parcel[0].values, got, strict=True))
+        except BaseException as error:
+            self._count("failed_steps")
+            if not self._closed:
+                self._children.drop(step)
+            if isinstance(error, HeteroError):
+                error.at(step=step)
+            raise
+        self._count("steps")
+        return {name: values[name] if name in values else self._weights[name] for name in names}
+
+    def _launch(self, step: int, values: dict[str, Any], graph_slot: str) -> list[tuple[Parcel, ParcelRef]]:
+        """Call every partition in the plan's order; returns the parcels that come back to the caller."""
+        self._check_open()
+        routes, children = self._routes, self._children
+        parcels: dict[int, ParcelRef] = {
+            parcel.id: children.put([values[v] for v in parcel.values]) for parcel in routes.from_caller
+        }
+        for partition, receives, sends in routes.calls:
+            arrived = [parcels[p] for p in receives]
+            left = children.call(partition.child, partition.id, step, arrived, len(sends), graph_slot)
+            parcels.update(zip(sends, left, strict=True))
+        return [(parcel, parcels[parcel.id]) for parcel in routes.to_caller]
+
+    def _workers(self) -> ThreadPoolExecutor:
+        with self._counting:
+            if self._pool is None:
+                workers = 1 if self._inline else self.options.max_in_flight
+                self._pool = ThreadPoolExecutor(workers, thread_name_prefix="hetero-step")
+            return self._pool
+
+    def _count(self, counter: str) -> None:
+        with self._counting:
+            self._counters[counter] += 1
+
+    # -- looking -------------------------------------------------------------------------------------------------
+    def stats(self) -> dict[str, Any]:
+        """Nested counters: steps, plan (partitions, transfers), children (by provider name)."""
+        self._check_open()
+        with self._counting:
+            counters = dict(self._counters)
+        return {
+            **counters,
+            "plan": {
+                "partitions": len(self.plan.partitions),
+                "transfers": len(self.plan.transfers),
+                "parcels": len(self.plan.parcels),
+            },
+            "children": self._children.stats(),
+        }
+
+    def write_trace(self, path: str | PathLike[str]) -> Path:
+        """Write the spans recorded so far (options.trace) as a Chrome trace that Perfetto opens."""
+        self._check_open()
+        self._spans += self._children.take_spans()
+        return write_chrome_trace(self._spans, path)
+
+    # -- ending --------------------------------------------------------------------------------------------------
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClosedError("this executor is closed")
+
+    def close(self) -> None:
+        """Wait for the steps under way, then stop the children. A second call does nothing."""
+        if self._closed:
+            return
+        if self._pool is not None:
+            self._pool.shutdown(wait=True, cancel_futures=True)
+        self._closed = True
+        self._children.close()
+
+    def __enter__(self) -> HeterogeneousExecutor:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class _NoLock:
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+
+_NO_LOCK = _NoLock()
+
+
+class _Routes:
+    """Who is called with which parcels, worked out once."""
+
+    def __init__(self, plan: Plan) -> None:
+        from hetero.runtime.assignment import assignment
+
+        children = sorted({p.child for p in plan.partitions})
+        tasks = {k: task for child in children for k, task in assignment(plan, child).tasks.items()}
+        self.output_names = tuple(p.name for p in plan.outputs)
+        self.from_caller = tuple(p for p in plan.parcels if p.producer == CALLER)
+        self.to_caller = tuple(p for p in plan.parcels if CALLER in p.destinations)
+        self.calls = tuple(
+            (
+                partition,
+                tuple(s.parcel for s in tasks[partition.id].receives),
+                tuple(s.parcel for s in tasks[partition.id].sends),
+            )
+            for partition in plan.partitions
+        )

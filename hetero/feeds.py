@@ -1,0 +1,155 @@
+"""What a caller may feed: each input is checked against the model's declaration before anything runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from hetero.errors import InputError
+from hetero.program.program import Port
+from hetero.shapes.guards import GuardChecker, guards_for
+from hetero.types import (
+    STRING,
+    DataType,
+    HostArray,
+    OptionalType,
+    SequenceType,
+    SequenceValue,
+    TensorType,
+    ValueType,
+    numpy_dtype,
+)
+
+
+class Feeds:
+    """Checks feeds for one model. Accepted: arrays of the declared dtype, of any strides, read-only, zero-size or 0-d;
+    Python numbers, and nested lists of them; str in place of object arrays; lists for sequences; None for optionals.
+    """
+
+    def __init__(self, inputs: Sequence[Port]) -> None:
+        self._inputs = {p.name: p.type for p in inputs}
+        self._guards = GuardChecker(guards_for(inputs))
+
+    def check(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
+        """The feeds as values (arrays are the caller's own where possible, not copies).
+
+        Raises: InputError naming the input, what was expected and what came; GuardError where two extents that share
+        a symbol disagree.
+        """
+        if not isinstance(feeds, Mapping):
+            raise InputError(f"feeds must be a dict of input names to arrays, not {type(feeds).__name__}")
+        if feeds.keys() != self._inputs.keys():
+            self._names(feeds)
+        values = {name: self._value(name, type_, feeds[name]) for name, type_ in self._inputs.items()}
+        self._guards.check({n: v.shape for n, v in values.items() if isinstance(v, np.ndarray)})
+        return values
+
+    def _names(self, feeds: Mapping[str, Any]) -> None:
+        missing = [f"{n!r} ({t})" for n, t in self._inputs.items() if n not in feeds and not _omissible(t)]
+        extra = [repr(n) for n in feeds if n not in self._inputs]
+        problems = []
+        if missing:
+            problems.append("missing " + ", ".join(missing))
+        if extra:
+            problems.append("unknown " + ", ".join(extra))
+        if not problems:
+            raise InputError(
+                f"optional inputs must be given as None: {sorted(self._inputs.keys() - feeds.keys())}"
+            )
+        raise InputError(f"{'; '.join(problems)}; the model's inputs are {list(self._inputs)}")
+
+    def _value(self, name: str, type_: ValueType | None, value: Any) -> Any:
+        if isinstance(type_, OptionalType):
+            return None if value is None else self._value(name, type_.element, value)
+        if isinstance(type_, SequenceType):
+            return self._sequence(name, type_, value)
+        return tensor(name, type_ if isinstance(type_, TensorType) else TensorType(None), value)
+
+    def _sequence(self, name: str, type_: SequenceType, value: Any) -> SequenceValue:
+        if not isinstance(value, list | tuple | SequenceValue):
+            raise InputError(f"input {name!r} must be {type_}, not {type(value).__name__}", operand=name)
+        elements = [self._value(f"{name}[{k}]", type_.element, v) for k, v in enumerate(value)]
+        inner = type_.element
+        dtype = (
+            numpy_dtype(inner.dtype) if isinstance(inner, TensorType) and inner.dtype is not None else None
+        )
+        return SequenceValue(elements, dtype)
+
+
+def _omissible(type_: ValueType | None) -> bool:
+    return isinstance(type_, OptionalType)
+
+
+def tensor(name: str, type_: TensorType, value: Any) -> HostArray:
+    """`value` as an array of `type_`. Raises: InputError."""
+    expected = None if type_.dtype is None else numpy_dtype(type_.dtype)
+    array = _array(name, type_, expected, value)
+    if expected is not None and array.dtype != expected:
+        came = f"{array.dtype.str} (byte-swapped)" if not array.dtype.isnative else str(array.dtype)
+        raise InputError(f"input {name!r} must be {type_}, but is {came}{list(array.shape)}", operand=name)
+    shape = type_.shape
+    if shape is not None:
+        if len(shape) != array.ndim:
+            raise InputError(
+                f"input {name!r} must be {type_} (rank {len(shape)}), but is {array.dtype}{list(array.shape)}"
+                f" (rank {array.ndim})",
+                operand=name,
+            )
+        for axis, (want, have) in enumerate(zip(shape, array.shape, strict=True)):
+            if isinstance(want, int) and want != have:
+                raise InputError(
+                    f"input {name!r} must be {type_}, but is {array.dtype}{list(array.shape)}: "
+                    f"axis {axis} must be {want}, not {have}",
+                    operand=name,
+                )
+    return array
+
+
+def _array(name: str, type_: TensorType, expected: np.dtype[Any] | None, value: Any) -> HostArray:
+    text = type_.dtype is DataType.STRING
+    if isinstance(value, np.ndarray):
+        if text and value.dtype.kind in "UT":
+            return value.astype(object)
+        if text and value.dtype == STRING:
+            return value
+        if value.dtype == STRING or value.dtype.kind in "MmVUST":
+            if value.dtype == expected:
+                return value  # ml_dtypes' narrow types are of kind V
+            raise InputError(
+                f"input {name!r} must be {type_}, but is an array of {_describe(value)}", operand=name
+            )
+        return value
+    if isinstance(value, np.generic):
+        return np.asarray(value)
+    if value is None or (isinstance(value, str) and not text):
+        raise InputError(f"input {name!r} must be {type_}, not {value!r}", operand=name)
+    if isinstance(value, str | int | float | bool | complex | list | tuple):
+        return _from_python(name, type_, expected, value)
+    if hasattr(value, "__array__"):
+        return _array(name, type_, expected, np.asarray(value))
+    raise InputError(f"input {name!r} must be {type_}, not {type(value).__name__}", operand=name)
+
+
+def _from_python(name: str, type_: TensorType, expected: np.dtype[Any] | None, value: Any) -> HostArray:
+    try:
+        if type_.dtype is DataType.STRING:
+            return np.array(value, dtype=object)
+        plain = np.array(value)
+        if expected is None or plain.dtype == expected:
+            return plain
+        kinds = {"b": "b", "i": "biuf", "f": "f", "c": "c"}.get(plain.dtype.kind, "")
+        if plain.size == 0 or expected.kind in kinds or (expected.kind == "V" and plain.dtype.kind in "if"):
+            converted = plain.astype(expected)
+            if plain.dtype.kind != "i" or np.array_equal(converted.astype(plain.dtype), plain):
+                return converted
+    except (ValueError, TypeError, OverflowError) as cause:
+        raise InputError(f"input {name!r} must be {type_}: {cause}", operand=name) from cause
+    raise InputError(
+        f"input {name!r} must be {type_}; the Python value given does not convert without loss", operand=name
+    )
+
+
+def _describe(value: HostArray) -> str:
+    return f"{'objects' if value.dtype == STRING else value.dtype}{list(value.shape)}"

@@ -1,0 +1,301 @@
+"""Normal form: constants lifted, unused nodes gone, nodes in order, every node and value with a name of its own."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+import numpy as np
+import onnx_ir as ir
+from onnx_ir.passes.common import RemoveUnusedNodesPass
+
+from hetero.errors import ModelError
+from hetero.model.check import DEFAULT_DOMAINS
+from hetero.model.source import bodies, check_scopes, library, op_id
+from hetero.model.tensors import HostTensor, constant
+from hetero.types import HostArray
+
+
+def normalise(model: ir.Model) -> None:
+    """Bring `model` (changed in place) into normal form; linear in its size. A second call changes nothing.
+
+    Afterwards: the main graph alone has initializers; no node is a Constant; nodes stand in topological order; every
+    node output is used, a graph output, or left out (such an output keeps the empty name); all nodes, and all values
+    of the graph and its bodies, have distinct names. Names of graph inputs and outputs never change.
+    Model-local functions are left as they are until a call is inlined.
+
+    Raises: ModelError for a cycle (naming a node on it), an undefined value, two graph inputs or outputs of one name.
+    """
+    graph = model.graph
+    spell_domains(model)
+    unique_names(graph)
+    lift(graph)
+    with library("unused nodes cannot be removed"):
+        remove_unused(graph)
+        RemoveUnusedNodesPass()(model)
+    sort(graph)
+    check_scopes(graph)
+
+
+def spell_domains(model: ir.Model) -> None:
+    """ "ai.onnx" is spelt "" from here on."""
+    for part in (model.graph, *(f.graph for f in model.functions.values())):
+        if "ai.onnx" in part.opset_imports:
+            part.opset_imports[""] = part.opset_imports.pop("ai.onnx")
+        for node in part.all_nodes():
+            if node.domain == "ai.onnx":
+                node.domain = ""
+
+
+def sort(graph: ir.Graph) -> None:
+    """Stable topological order, bodies included. Raises: ModelError naming a node of a cycle."""
+    if _in_order(graph, set()):
+        return
+    try:
+        graph.sort()
+    except ValueError as error:
+        node = _on_cycle(graph)
+        raise ModelError(
+            "the graph has a cycle", node=None if node is None else node.name, op=None if node is None else op_id(node)
+        ) from error
+
+
+def _in_order(graph: ir.Graph, known: set[ir.Value]) -> bool:
+    """onnx-ir's sort costs more than finding out that there is nothing to sort, which is nearly always so."""
+    known.update(graph.inputs)
+    known.update(graph.initializers.values())
+    for node in graph:
+        for value in node.inputs:
+            if value is not None and value not in known:
+                return False
+        for body in bodies(node):
+            if not _in_order(body, known):
+                return False
+        known.update(node.outputs)
+    return True
+
+
+def _on_cycle(graph: ir.Graph) -> ir.Node | None:
+    """A node that lies on a cycle: what is left when nodes without a producer, then without a consumer, are peeled."""
+    after: dict[ir.Node, set[ir.Node]] = {}
+    stack = [(node, (node,)) for node in graph]
+    owner: dict[ir.Node, ir.Node] = {}
+    while stack:
+        node, path = stack.pop()
+        owner[node] = path[0]
+        stack.extend((inner, path) for body in bodies(node) for inner in body)
+    inside = set(owner.values())
+    for node, outer in owner.items():
+        producers = {owner[p] for v in node.inputs if v is not None and (p := v.producer()) in owner and p is not None}
+        own_cycle = outer in producers and (node is outer or any(v in outer.outputs for v in node.inputs))
+        after.setdefault(outer, set()).update(p for p in producers if p is not outer or own_cycle)
+    left = {node: set(after.get(node, ())) for node in inside}
+    while True:
+        free = [node for node, needs in left.items() if not needs & left.keys()]
+        if not free:
+            break
+        for node in free:
+            del left[node]
+    while True:
+        needed = set().union(*(needs & left.keys() for needs in left.values())) if left else set()
+        idle = left.keys() - needed
+        if not idle:
+            break
+        for node in idle:
+            del left[node]
+    return next((node for node in graph if node in left), None)
+
+
+def unique_names(graph: ir.Graph) -> None:
+    """Give every node and value of `graph` and its bodies a name that no other has; the main graph's own come first.
+
+    Raises: ModelError for two graph inputs, or two graph outputs that are different values, of one name.
+    """
+    names = _Names()
+    for group in (graph.inputs, graph.outputs):
+        taken: dict[str, ir.Value] = {}
+        for value in group:
+            if not value.name:
+                raise ModelError(f"an input or output of graph {graph.name!r} has no name")
+            if taken.setdefault(value.name, value) is not value:
+                raise ModelError(f"two inputs or outputs of the graph are named {value.name!r}", operand=value.name)
+            names.keep(value)
+    names.values(graph.initializers.values())
+    # Breadth first, so that a body's name gives way to the graph's around it.
+    level = [graph]
+    while level:
+        below: list[ir.Graph] = []
+        for part in level:
+            names.values(part.inputs)
+            names.values(part.outputs)
+            names.values(list(part.initializers.values()))
+            for node in part:
+                names.node(node)
+                for value in node.outputs:
+                    if value.name != "" or value.uses() or value.is_graph_output():
+                        names.value(value)
+                below.extend(bodies(node))
+        level = below
+
+
+class _Names:
+    def __init__(self) -> None:
+        self._named: set[ir.Value] = set()
+        self._values: set[str] = set()
+        self._nodes: set[str] = set()
+        self._counts: Counter[str] = Counter()
+
+    def keep(self, value: ir.Value) -> None:
+        if value not in self._named and value.name in self._values:
+            raise ModelError(f"{value.name!r} names both an input and another output of the graph", operand=value.name)
+        self.value(value)
+
+    def values(self, values: Iterable[ir.Value]) -> None:
+        for value in list(values):
+            self.value(value)
+
+    def value(self, value: ir.Value) -> None:
+        if value in self._named:
+            return
+        self._named.add(value)
+        if not value.name or value.name in self._values:
+            value.name = self._fresh(value.name or "value", self._values)
+        self._values.add(value.name)
+
+    def node(self, node: ir.Node) -> None:
+        if not node.name or node.name in self._nodes:
+            node.name = self._fresh(node.name or node.op_type, self._nodes)
+        self._nodes.add(node.name)
+
+    def _fresh(self, base: str, taken: set[str]) -> str:
+        while True:
+            self._counts[base] += 1
+            name = f"{base}_{self._counts[base]}"
+            if name not in taken:
+                return name
+
+
+def lift(graph: ir.Graph) -> None:
+    """Turn Constant nodes, and initializers of bodies, into initializers of `graph`. Names must be unique already.
+
+    A body's output stays a value of the body: an Identity in it hands the constant on.
+    Raises: ModelError for a Constant without exactly one value attribute.
+    """
+    _lift_from(graph, graph)
+    for node in list(graph):
+        for body in bodies(node):
+            _lift_bodies(body, graph)
+
+
+def _lift_bodies(body: ir.Graph, main: ir.Graph) -> None:
+    for name, value in list(body.initializers.items()):
+        del body.initializers[name]
+        if value.is_graph_input():  # a body is always given all its inputs
+            value.const_value = None
+        elif value.is_graph_output():
+            assert isinstance(value.const_value, HostTensor)
+            _hand_on(body, value, _register(main, name, value.const_value), None)
+        else:
+            main.register_initializer(value)
+    _lift_from(body, main)
+    for node in list(body):
+        for inner in bodies(node):
+            _lift_bodies(inner, main)
+
+
+def _lift_from(graph: ir.Graph, main: ir.Graph) -> None:
+    lifted: list[ir.Node] = []
+    for node in list(graph):
+        if node.op_type != "Constant" or node.domain not in DEFAULT_DOMAINS:
+            continue
+        old = node.outputs[0] if len(node.outputs) == 1 else None
+        if old is None or not old.name:
+            raise ModelError("a Constant has exactly one output", node=node.name, op="Constant")
+        name = old.name
+        tensor = _constant_value(node, name)
+        if graph is not main and old.is_graph_output():
+            _hand_on(graph, old, _register(main, name, tensor), node)
+            continue
+        new = _register(main, name, tensor)
+        new.metadata_props.update(old.metadata_props)
+        old.replace_all_uses_with(new, replace_graph_outputs=True)
+        lifted.append(node)
+    if lifted:
+        graph.remove(lifted, safe=True)
+
+
+def _register(main: ir.Graph, name: str, tensor: HostTensor) -> ir.Value:
+    while name in main.initializers:
+        name += "_constant"
+    value = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=tensor.shape)
+    tensor.name = name
+    value.const_value = tensor
+    main.register_initializer(value)
+    return value
+
+
+def _hand_on(body: ir.Graph, output: ir.Value, value: ir.Value, constant_node: ir.Node | None) -> None:
+    """Make `output`, a constant that `body` returns, the output of an Identity over the main graph's `value`."""
+    assert output.name is not None and value.name is not None
+    inner = output.name
+    value.name = f"{inner}/constant"
+    identity = ir.Node("", "Identity", [value], num_outputs=1, name=f"{inner}/identity")
+    bound = identity.outputs[0]
+    bound.name, bound.type, bound.shape = inner, value.type, value.shape
+    output.replace_all_uses_with(bound, replace_graph_outputs=True)
+    if constant_node is None:
+        body.append(identity)
+    else:
+        body.insert_after(constant_node, identity)
+        body.remove(constant_node, safe=True)
+
+
+def _constant_value(node: ir.Node, name: str) -> HostTensor:
+    given = {k: a for k, a in node.attributes.items() if k.startswith("value") or k == "sparse_value"}
+    if len(given) != 1:
+        raise ModelError(f"a Constant has exactly one value, not {sorted(given)}", node=node.name, op="Constant")
+    ((key, attribute),) = given.items()
+    with library(f"the value of Constant {node.name!r} cannot be read"):
+        if key == "value":
+            tensor = attribute.as_tensor()
+            return HostTensor(name, tensor.dtype, tensor.shape.numpy(), tensor.numpy)
+        if key in ("value_float", "value_floats"):
+            return constant(name, np.asarray(attribute.value, dtype=np.float32), ir.DataType.FLOAT)
+        if key in ("value_int", "value_ints"):
+            return constant(name, np.asarray(attribute.value, dtype=np.int64), ir.DataType.INT64)
+        if key in ("value_string", "value_strings"):
+            return constant(name, _strings(attribute.value), ir.DataType.STRING)
+    raise ModelError(f"a Constant has no attribute {key!r}", node=node.name, op="Constant")
+
+
+def _strings(value: str | bytes | tuple[str | bytes, ...]) -> HostArray:
+    if isinstance(value, str | bytes):
+        array = np.empty((), dtype=object)
+        array[()] = value
+        return array
+    array = np.empty(len(value), dtype=object)
+    array[:] = value
+    return array
+
+
+def remove_unused(graph: ir.Graph) -> None:
+    """Remove the nodes whose outputs nobody uses, from `graph` and its bodies.
+
+    onnx-ir's pass does the same, but a removed If or Loop stays a user of the values its bodies capture.
+    """
+    for node in reversed(graph):
+        if any(v.uses() or v.is_graph_output() for v in node.outputs):
+            for body in bodies(node):
+                remove_unused(body)
+        else:
+            detach(node)
+            graph.remove(node)
+
+
+def detach(node: ir.Node) -> None:
+    """Make `node`, and everything in its bodies, no longer a user of any value."""
+    for index in range(len(node.inputs)):
+        node.replace_input_with(index, None)
+    for body in bodies(node):
+        for inner in body:
+            detach(inner)
