@@ -14,7 +14,7 @@ from hetero.kernels.workspace import Part, carve
 from hetero.types import Array
 
 COLUMN_BYTES = 1 << 28
-"""Bound on the columns that a device gathers for one product. The host takes one sample: that stays cached."""
+"""Bound on the columns that a device gathers for one product. The host takes one sample: cached."""
 
 
 def pointwise_serves(shape: ConvShape) -> bool:

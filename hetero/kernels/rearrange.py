@@ -167,7 +167,7 @@ def trilu(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
     return computed([x], bind)
 
 
-@kernel("EyeLike", versions=(9, 22), metadata=True)
+@kernel("EyeLike", versions=(9, 22))
 def eye_like(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
     """Ones on diagonal k of a matrix of the input's shape."""
     x = tensor(op, specs, 0)

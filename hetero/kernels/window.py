@@ -171,3 +171,19 @@ def windows(xp: Any, planes: Array, window: Window) -> Array:
             *(s * t for s, t in zip(steps, window.strides, strict=True)),
         ),
     )
+
+
+def axis_taps(window: Window, axis: int) -> list[tuple[slice, slice]]:
+    """Per tap of the kernel along one axis: which outputs it serves, and the inputs that they read; clipped to the
+    input, so pads need no copy. A tap that only ever falls on pads has an empty pair."""
+    stride, extent, count = window.strides[axis], window.extents[axis], window.outputs[axis]
+    pairs = []
+    for k in range(window.kernel[axis]):
+        shift = k * window.dilations[axis] - window.begins[axis]
+        lo = min(max(0, -(shift // stride)), count)
+        hi = max(lo, min(count, (extent - 1 - shift) // stride + 1))
+        if lo == hi:
+            pairs.append((slice(0, 0), slice(0, 0)))
+        else:
+            pairs.append((slice(lo, hi), slice(lo * stride + shift, (hi - 1) * stride + shift + 1, stride)))
+    return pairs

@@ -36,7 +36,9 @@ def check_proto(proto: onnx.ModelProto) -> None:
     _Checker(opsets, called, "").graph(proto.graph, (), 0)
     for function in proto.functions:
         where = f"function {function.domain}::{function.name}"
-        _Checker(_opsets(function.opset_import, where, optional=True) or opsets, called, where).function(function)
+        _Checker(_opsets(function.opset_import, where, optional=True) or opsets, called, where).function(
+            function
+        )
 
 
 def check_ir_version(version: int) -> None:
@@ -44,7 +46,9 @@ def check_ir_version(version: int) -> None:
     if version < 1:
         raise ModelError("the model has no ir_version")
     if version > onnx.IR_VERSION:
-        raise ModelError(f"the model's ir_version {version} is newer than {onnx.IR_VERSION}, the newest onnx here knows")
+        raise ModelError(
+            f"the model's ir_version {version} is newer than {onnx.IR_VERSION}, the newest onnx here knows"
+        )
 
 
 def check_opsets(opsets: Mapping[str, int], where: str = "the model") -> None:
@@ -88,12 +92,16 @@ class _Checker:
             if not info.name:
                 raise ModelError(f"an input of graph {graph.name!r} has no name{self.where}")
             if info.name in names:
-                raise ModelError(f"two inputs of graph {graph.name!r} are named {info.name!r}", operand=info.name)
+                raise ModelError(
+                    f"two inputs of graph {graph.name!r} are named {info.name!r}", operand=info.name
+                )
             names.add(info.name)
             if depth == 0 and _untyped(info):
                 raise ModelError(f"input {info.name!r} has no type", operand=info.name)
         constants: set[str] = set()
-        named = [(t.name, t) for t in graph.initializer] + [(s.values.name, s.values) for s in graph.sparse_initializer]
+        named = [(t.name, t) for t in graph.initializer] + [
+            (s.values.name, s.values) for s in graph.sparse_initializer
+        ]
         for name, tensor in named:
             if not name:
                 raise ModelError(f"an initializer of graph {graph.name!r} has no name{self.where}")
@@ -238,9 +246,13 @@ def _check_type(type_: onnx.TypeProto, name: str) -> None:
         elif kind == "optional_type":
             type_ = type_.optional_type.elem_type
         elif kind in ("map_type", "opaque_type"):
-            raise ModelError(f"value {name!r} is a {kind.removesuffix('_type')}, which cannot be run", operand=name)
+            raise ModelError(
+                f"value {name!r} is a {kind.removesuffix('_type')}, which cannot be run", operand=name
+            )
         else:
             if kind is not None and getattr(type_, kind).elem_type not in known:
-                raise ModelError(f"value {name!r} has the unknown dtype {getattr(type_, kind).elem_type}", operand=name)
+                raise ModelError(
+                    f"value {name!r} has the unknown dtype {getattr(type_, kind).elem_type}", operand=name
+                )
             return
     raise ModelError(f"the type of value {name!r} nests more than {MAX_TYPE_DEPTH} deep", operand=name)

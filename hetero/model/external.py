@@ -44,11 +44,13 @@ class DataFiles:
         offset = tensor.offset or 0
         if tensor.length is not None and tensor.length != nbytes:
             raise ModelError(
-                f"tensor {name!r} has external length {tensor.length}; its dtype and shape need {nbytes}", operand=name
+                f"tensor {name!r} has external length {tensor.length}; its dtype and shape need {nbytes}",
+                operand=name,
             )
         if offset < 0 or offset + nbytes > size:
             raise ModelError(
-                f"tensor {name!r} ends at byte {offset + nbytes} of {tensor.location!r}, which has {size}", operand=name
+                f"tensor {name!r} ends at byte {offset + nbytes} of {tensor.location!r}, which has {size}",
+                operand=name,
             )
         return lambda: self._map(name, path)[offset : offset + nbytes] if nbytes else np.empty(0, np.uint8)
 
@@ -57,11 +59,15 @@ class DataFiles:
         if mapped is None:
             try:
                 # `path` is fully resolved; O_NOFOLLOW refuses a link put there since it was checked.
-                descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0))
+                descriptor = os.open(
+                    path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
+                )
                 with os.fdopen(descriptor, "rb") as file:
                     mapped = np.memmap(file, dtype=np.uint8, mode="r").view(np.ndarray)
             except (OSError, ValueError) as error:
-                raise ModelError(f"the data file of tensor {name!r} cannot be read: {error}", operand=name) from error
+                raise ModelError(
+                    f"the data file of tensor {name!r} cannot be read: {error}", operand=name
+                ) from error
             self._maps[path] = mapped
         return mapped
 
@@ -84,12 +90,16 @@ def _confined(name: str, base: str, location: str) -> tuple[str, int]:
         real = os.path.realpath(os.path.join(base, location), strict=True)
         status = os.stat(real)
     except (OSError, ValueError) as error:
-        raise ModelError(f"the data file {location[:200]!r} of tensor {name!r} is missing", operand=name) from error
+        raise ModelError(
+            f"the data file {location[:200]!r} of tensor {name!r} is missing", operand=name
+        ) from error
     if not Path(real).is_relative_to(base):
         raise ModelError(
             f"tensor {name!r} has the external location {location[:200]!r}, which leaves the model's directory",
             operand=name,
         )
     if not stat.S_ISREG(status.st_mode):
-        raise ModelError(f"the data file {location[:200]!r} of tensor {name!r} is no regular file", operand=name)
+        raise ModelError(
+            f"the data file {location[:200]!r} of tensor {name!r} is no regular file", operand=name
+        )
     return real, status.st_size

@@ -29,7 +29,8 @@ def normalise(model: ir.Model) -> None:
     graph = model.graph
     spell_domains(model)
     unique_names(graph)
-    lift(graph)
+    if lift(graph):
+        unique_names(graph)
     with library("unused nodes cannot be removed"):
         remove_unused(graph)
         RemoveUnusedNodesPass()(model)
@@ -55,9 +56,7 @@ def sort(graph: ir.Graph) -> None:
         graph.sort()
     except ValueError as error:
         node = _on_cycle(graph)
-        raise ModelError(
-            "the graph has a cycle", node=None if node is None else node.name, op=None if node is None else op_id(node)
-        ) from error
+        raise ModelError("the graph has a cycle", node=node.name, op=op_id(node)) from error
 
 
 def _in_order(graph: ir.Graph, known: set[ir.Value]) -> bool:
@@ -75,35 +74,32 @@ def _in_order(graph: ir.Graph, known: set[ir.Value]) -> bool:
     return True
 
 
-def _on_cycle(graph: ir.Graph) -> ir.Node | None:
-    """A node that lies on a cycle: what is left when nodes without a producer, then without a consumer, are peeled."""
-    after: dict[ir.Node, set[ir.Node]] = {}
-    stack = [(node, (node,)) for node in graph]
-    owner: dict[ir.Node, ir.Node] = {}
-    while stack:
-        node, path = stack.pop()
-        owner[node] = path[0]
-        stack.extend((inner, path) for body in bodies(node) for inner in body)
-    inside = set(owner.values())
-    for node, outer in owner.items():
-        producers = {owner[p] for v in node.inputs if v is not None and (p := v.producer()) in owner and p is not None}
-        own_cycle = outer in producers and (node is outer or any(v in outer.outputs for v in node.inputs))
-        after.setdefault(outer, set()).update(p for p in producers if p is not outer or own_cycle)
-    left = {node: set(after.get(node, ())) for node in inside}
-    while True:
-        free = [node for node, needs in left.items() if not needs & left.keys()]
-        if not free:
-            break
-        for node in free:
-            del left[node]
-    while True:
-        needed = set().union(*(needs & left.keys() for needs in left.values())) if left else set()
-        idle = left.keys() - needed
-        if not idle:
-            break
-        for node in idle:
-            del left[node]
-    return next((node for node in graph if node in left), None)
+def _on_cycle(graph: ir.Graph) -> ir.Node:
+    """A node that lies on a cycle (one exists): peel what can run, then walk back among the rest until it repeats."""
+    needs: dict[ir.Node, list[ir.Node]] = {}
+    users: dict[ir.Node, list[ir.Node]] = {}
+    for node in graph.all_nodes():
+        producers = (v.producer() for v in node.inputs if v is not None)
+        needs[node] = [p for p in producers if p is not None] + [
+            inner for body in bodies(node) for inner in body
+        ]
+        for needed in needs[node]:
+            users.setdefault(needed, []).append(node)
+    waiting = {node: len(needed) for node, needed in needs.items()}
+    ready = [node for node, count in waiting.items() if count == 0]
+    while ready:
+        node = ready.pop()
+        del waiting[node]
+        for user in users.get(node, ()):
+            waiting[user] -= 1
+            if waiting[user] == 0:
+                ready.append(user)
+    node = next(iter(waiting))
+    seen: set[ir.Node] = set()
+    while node not in seen:
+        seen.add(node)
+        node = next(needed for needed in needs[node] if needed in waiting)
+    return node
 
 
 def unique_names(graph: ir.Graph) -> None:
@@ -118,7 +114,9 @@ def unique_names(graph: ir.Graph) -> None:
             if not value.name:
                 raise ModelError(f"an input or output of graph {graph.name!r} has no name")
             if taken.setdefault(value.name, value) is not value:
-                raise ModelError(f"two inputs or outputs of the graph are named {value.name!r}", operand=value.name)
+                raise ModelError(
+                    f"two inputs or outputs of the graph are named {value.name!r}", operand=value.name
+                )
             names.keep(value)
     names.values(graph.initializers.values())
     # Breadth first, so that a body's name gives way to the graph's around it.
@@ -147,7 +145,9 @@ class _Names:
 
     def keep(self, value: ir.Value) -> None:
         if value not in self._named and value.name in self._values:
-            raise ModelError(f"{value.name!r} names both an input and another output of the graph", operand=value.name)
+            raise ModelError(
+                f"{value.name!r} names both an input and another output of the graph", operand=value.name
+            )
         self.value(value)
 
     def values(self, values: Iterable[ir.Value]) -> None:
@@ -175,35 +175,41 @@ class _Names:
                 return name
 
 
-def lift(graph: ir.Graph) -> None:
+def lift(graph: ir.Graph) -> bool:
     """Turn Constant nodes, and initializers of bodies, into initializers of `graph`. Names must be unique already.
 
-    A body's output stays a value of the body: an Identity in it hands the constant on.
+    A body's output stays a value of the body: an Identity in it hands the constant on. Returns whether that made
+    names that may not be unique.
     Raises: ModelError for a Constant without exactly one value attribute.
     """
-    _lift_from(graph, graph)
+    handed_on = _lift_from(graph, graph)
     for node in list(graph):
         for body in bodies(node):
-            _lift_bodies(body, graph)
+            handed_on = _lift_bodies(body, graph) or handed_on
+    return handed_on
 
 
-def _lift_bodies(body: ir.Graph, main: ir.Graph) -> None:
+def _lift_bodies(body: ir.Graph, main: ir.Graph) -> bool:
+    handed_on = False
     for name, value in list(body.initializers.items()):
+        tensor = value.const_value
         del body.initializers[name]
         if value.is_graph_input():  # a body is always given all its inputs
             value.const_value = None
         elif value.is_graph_output():
-            assert isinstance(value.const_value, HostTensor)
-            _hand_on(body, value, _register(main, name, value.const_value), None)
+            _hand_on(body, value, tensor, None, main)
+            handed_on = True
         else:
             main.register_initializer(value)
-    _lift_from(body, main)
+    handed_on = _lift_from(body, main) or handed_on
     for node in list(body):
         for inner in bodies(node):
-            _lift_bodies(inner, main)
+            handed_on = _lift_bodies(inner, main) or handed_on
+    return handed_on
 
 
-def _lift_from(graph: ir.Graph, main: ir.Graph) -> None:
+def _lift_from(graph: ir.Graph, main: ir.Graph) -> bool:
+    handed_on = False
     lifted: list[ir.Node] = []
     for node in list(graph):
         if node.op_type != "Constant" or node.domain not in DEFAULT_DOMAINS:
@@ -211,49 +217,65 @@ def _lift_from(graph: ir.Graph, main: ir.Graph) -> None:
         old = node.outputs[0] if len(node.outputs) == 1 else None
         if old is None or not old.name:
             raise ModelError("a Constant has exactly one output", node=node.name, op="Constant")
-        name = old.name
-        tensor = _constant_value(node, name)
+        tensor = _constant_value(node, old.name)
         if graph is not main and old.is_graph_output():
-            _hand_on(graph, old, _register(main, name, tensor), node)
+            _hand_on(graph, old, tensor, node, main)
+            handed_on = True
             continue
-        new = _register(main, name, tensor)
+        new = _initializer(old.name, tensor)
         new.metadata_props.update(old.metadata_props)
         old.replace_all_uses_with(new, replace_graph_outputs=True)
+        main.register_initializer(new)
         lifted.append(node)
     if lifted:
         graph.remove(lifted, safe=True)
+    return handed_on
 
 
-def _register(main: ir.Graph, name: str, tensor: HostTensor) -> ir.Value:
-    while name in main.initializers:
-        name += "_constant"
-    value = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=tensor.shape)
+def _initializer(name: str, tensor: ir.TensorProtocol | None) -> ir.Value:
+    assert tensor is not None, "checked when the model was read"
     tensor.name = name
+    value = ir.Value(
+        name=name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(tensor.shape.numpy(), frozen=True)
+    )
     value.const_value = tensor
-    main.register_initializer(value)
     return value
 
 
-def _hand_on(body: ir.Graph, output: ir.Value, value: ir.Value, constant_node: ir.Node | None) -> None:
-    """Make `output`, a constant that `body` returns, the output of an Identity over the main graph's `value`."""
-    assert output.name is not None and value.name is not None
-    inner = output.name
-    value.name = f"{inner}/constant"
-    identity = ir.Node("", "Identity", [value], num_outputs=1, name=f"{inner}/identity")
+def _hand_on(
+    body: ir.Graph,
+    output: ir.Value,
+    tensor: ir.TensorProtocol | None,
+    producer: ir.Node | None,
+    main: ir.Graph,
+) -> None:
+    """Make `output`, a constant that `body` returns, the output of an Identity over an initializer of `main`."""
+    name = f"{output.name}/constant"
+    while name in main.initializers:
+        name += "_"
+    value = _initializer(name, tensor)
+    main.register_initializer(value)
+    identity = ir.Node("", "Identity", [value], num_outputs=1, name=f"{output.name}/identity")
     bound = identity.outputs[0]
-    bound.name, bound.type, bound.shape = inner, value.type, value.shape
+    bound.name, bound.type, bound.shape = output.name, value.type, value.shape
     output.replace_all_uses_with(bound, replace_graph_outputs=True)
-    if constant_node is None:
-        body.append(identity)
+    if producer is None:
+        # First, since nodes of the body may use the constant through the output's name.
+        if len(body):
+            body.insert_before(body[0], identity)
+        else:
+            body.append(identity)
     else:
-        body.insert_after(constant_node, identity)
-        body.remove(constant_node, safe=True)
+        body.insert_after(producer, identity)
+        body.remove(producer, safe=True)
 
 
 def _constant_value(node: ir.Node, name: str) -> HostTensor:
     given = {k: a for k, a in node.attributes.items() if k.startswith("value") or k == "sparse_value"}
     if len(given) != 1:
-        raise ModelError(f"a Constant has exactly one value, not {sorted(given)}", node=node.name, op="Constant")
+        raise ModelError(
+            f"a Constant has exactly one value, not {sorted(given)}", node=node.name, op="Constant"
+        )
     ((key, attribute),) = given.items()
     with library(f"the value of Constant {node.name!r} cannot be read"):
         if key == "value":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TypeAlias
 
@@ -54,7 +54,9 @@ def read(source: ModelSource, base_dir: str | os.PathLike[str] | None = None) ->
         if base_dir is None:
             base_dir = os.path.dirname(os.path.abspath(path))
     else:
-        raise ModelError(f"a model is a path, bytes, an onnx.ModelProto or an onnx_ir.Model, not {type(source).__name__}")
+        raise ModelError(
+            f"a model is a path, bytes, an onnx.ModelProto or an onnx_ir.Model, not {type(source).__name__}"
+        )
     files = DataFiles(base_dir)
     own_tensors(model.graph, files)
     for function in model.functions.values():
@@ -97,20 +99,29 @@ def _copied(source: ir.Model) -> ir.Model:
         raise ModelError("the model has no ir_version")
     check_ir_version(source.ir_version)
     check_opsets(source.opset_imports)
-    names = [v.name for v in source.graph.inputs]
     for value in source.graph.inputs:
-        if value.name is not None and names.count(value.name) > 1:
-            raise ModelError(f"two inputs of graph {source.graph.name!r} are named {value.name!r}", operand=value.name)
         if value.type is None or value.type.dtype == ir.DataType.UNDEFINED:
             raise ModelError(f"input {value.name!r} has no type", operand=value.name)
-    for graph in (source.graph, *(f.graph for f in source.functions.values())):
-        check_scopes(graph)
+    for part in (source.graph, *(f.graph for f in source.functions.values())):
+        check_scopes(part)
+        imported = {**source.opset_imports, **part.opset_imports}
+        for node in part.all_nodes():
+            if node.op_identifier() not in source.functions and not _imported(node.domain, imported):
+                raise ModelError(
+                    f"domain {node.domain or 'ai.onnx'!r} is used but not imported",
+                    node=node.name,
+                    op=op_id(node),
+                )
     with library("the onnx_ir.Model cannot be copied"):
         try:
             return source.clone()
         except RuntimeError:
             # clone() wants nodes in topological order. Sorting would change the caller's model, so go through protobuf.
             return ir.from_proto(ir.to_proto(source))
+
+
+def _imported(domain: str, opsets: Mapping[str, int]) -> bool:
+    return any(d in opsets for d in (DEFAULT_DOMAINS if domain in DEFAULT_DOMAINS else (domain,)))
 
 
 def check_scopes(graph: ir.Graph, scopes: tuple[set[ir.Value], ...] = ()) -> None:
@@ -135,7 +146,9 @@ def check_scopes(graph: ir.Graph, scopes: tuple[set[ir.Value], ...] = ()) -> Non
             check_scopes(body, visible)
     for value in graph.outputs:
         if value not in own:
-            raise ModelError(f"output {value.name!r} of graph {graph.name!r} is produced by no node", operand=value.name)
+            raise ModelError(
+                f"output {value.name!r} of graph {graph.name!r} is produced by no node", operand=value.name
+            )
 
 
 def op_id(node: ir.Node) -> str:
@@ -156,7 +169,9 @@ def bodies(node: ir.Node) -> list[ir.Graph]:
 
 def _dense(proto: onnx.ModelProto) -> onnx.ModelProto:
     """`proto`, or a copy without sparse tensors (which onnx-ir does not read) where it has any."""
-    if not (_has_sparse(proto.graph.node, proto.graph) or any(_has_sparse(f.node, None) for f in proto.functions)):
+    if not (
+        _has_sparse(proto.graph.node, proto.graph) or any(_has_sparse(f.node, None) for f in proto.functions)
+    ):
         return proto
     copy = onnx.ModelProto()
     copy.CopyFrom(proto)
@@ -173,7 +188,9 @@ def _has_sparse(nodes: object, graph: onnx.GraphProto | None) -> bool:
         for a in node.attribute:
             if a.type == onnx.AttributeProto.SPARSE_TENSOR and not a.ref_attr_name:
                 return True
-            if any(_has_sparse(g.node, g) for g in ([a.g] if a.type == onnx.AttributeProto.GRAPH else a.graphs)):
+            if any(
+                _has_sparse(g.node, g) for g in ([a.g] if a.type == onnx.AttributeProto.GRAPH else a.graphs)
+            ):
                 return True
     return False
 
@@ -185,7 +202,11 @@ def _densify(nodes: object, graph: onnx.GraphProto | None) -> None:
         del graph.sparse_initializer[:]
     for node in nodes:  # type: ignore[attr-defined]
         for a in node.attribute:
-            if a.type == onnx.AttributeProto.SPARSE_TENSOR and node.op_type == "Constant" and a.name == "sparse_value":
+            if (
+                a.type == onnx.AttributeProto.SPARSE_TENSOR
+                and node.op_type == "Constant"
+                and a.name == "sparse_value"
+            ):
                 a.t.CopyFrom(densify(a.sparse_tensor, node.output[0] if node.output else a.name))
                 a.ClearField("sparse_tensor")
                 a.name, a.type = "value", onnx.AttributeProto.TENSOR

@@ -42,38 +42,24 @@ _FIELD_OF: dict[ir.DataType, str] = {
 }
 
 
-class HostTensor(ir.TensorBase):
+class HostTensor(ir.LazyTensor):
     """A constant whose array is made by `load` on first use, checked, kept, and never written.
 
     Unlike the tensors it stands for it has a name of its own, so renaming a value leaves the caller's model alone.
     Strings decode to object arrays of str; the narrow types unpack to one element each.
     """
 
-    __slots__ = ("_array", "_dtype", "_load", "_shape")
+    __slots__ = ("_array", "_load")
 
     def __init__(
         self, name: str | None, dtype: ir.DataType, shape: Sequence[int], load: Callable[[], HostArray]
     ) -> None:
-        super().__init__(name=name)
-        self._dtype = dtype
-        self._shape = ir.Shape(tuple(shape), frozen=True)
+        super().__init__(self._packed, dtype, ir.Shape(tuple(shape), frozen=True), name=name)
         self._load = load
         self._array: HostArray | None = None
 
-    @property
-    def dtype(self) -> ir.DataType:
-        """The ONNX dtype."""
-        return self._dtype
-
-    @property
-    def shape(self) -> ir.Shape:
-        """The shape, all extents known."""
-        return self._shape
-
-    @property
-    def raw(self) -> HostArray:
-        """The array."""
-        return self.numpy()
+    def _packed(self) -> ir.TensorProtocol:
+        return ir.Tensor(self.numpy(), dtype=self.dtype, name=self.name)
 
     def numpy(self) -> HostArray:
         """The read-only array. Raises: ModelError where the bytes do not decode."""
@@ -82,10 +68,10 @@ class HostTensor(ir.TensorBase):
         return self._array
 
     def _decoded(self) -> HostArray:
-        wanted = numpy_dtype(self._dtype)
+        wanted = numpy_dtype(self.dtype)
         try:
             array = np.asarray(self._load())
-            if self._dtype == ir.DataType.STRING:
+            if self.dtype == ir.DataType.STRING:
                 array = _text(array)
             elif array.dtype != wanted:
                 # Bit patterns (uint8 for float8…) and big-endian views: same bits, native type.
@@ -98,10 +84,12 @@ class HostTensor(ir.TensorBase):
         except ModelError:
             raise
         except Exception as error:
-            raise ModelError(f"the data of tensor {self.name!r} cannot be read: {error}", operand=self.name) from error
-        if array.shape != self._shape.numpy():
             raise ModelError(
-                f"tensor {self.name!r} has shape {list(array.shape)}, declared is {list(self._shape.numpy())}",
+                f"the data of tensor {self.name!r} cannot be read: {error}", operand=self.name
+            ) from error
+        if array.shape != self.shape.numpy():
+            raise ModelError(
+                f"tensor {self.name!r} has shape {list(array.shape)}, declared is {list(self.shape.numpy())}",
                 operand=self.name,
             )
         view = array.view()
@@ -112,22 +100,18 @@ class HostTensor(ir.TensorBase):
         array = self.numpy()
         return array if dtype is None else array.astype(dtype)  # type: ignore[call-overload,no-any-return]
 
-    def __dlpack__(self, *, stream: object = None) -> object:
-        return self.numpy().__dlpack__()
-
-    def __dlpack_device__(self) -> tuple[int, int]:
-        return self.numpy().__dlpack_device__()
-
-    def tobytes(self) -> bytes:
-        """The bytes as ONNX stores them (little endian, narrow types packed)."""
-        return ir.Tensor(self.numpy(), dtype=self._dtype).tobytes()
-
     def string_data(self) -> list[bytes]:
         """The strings of a STRING tensor, UTF-8."""
         return [text.encode() for text in self.numpy().ravel()]
 
     def __repr__(self) -> str:
-        return f"HostTensor<{self._dtype},{self._shape}>(name={self.name!r})"
+        return f"HostTensor<{self.dtype},{self.shape}>(name={self.name!r})"
+
+
+def _objects(items: Sequence[object], shape: tuple[int, ...]) -> HostArray:
+    out = np.empty(len(items), dtype=object)
+    out[:] = items
+    return out.reshape(shape)
 
 
 def _text(array: HostArray) -> HostArray:
@@ -155,7 +139,9 @@ def check_shape(name: str, dims: Sequence[int], dtype: int) -> tuple[ir.DataType
     if data_type == ir.DataType.UNDEFINED:
         raise ModelError(f"tensor {name!r} has no dtype", operand=name)
     if len(dims) > MAX_RANK:
-        raise ModelError(f"tensor {name!r} has {len(dims)} axes; at most {MAX_RANK} are possible", operand=name)
+        raise ModelError(
+            f"tensor {name!r} has {len(dims)} axes; at most {MAX_RANK} are possible", operand=name
+        )
     if any(d < 0 for d in dims):
         raise ModelError(f"tensor {name!r} has a negative extent: {list(dims)}", operand=name)
     # Zero extents are skipped: NumPy computes strides over the others all the same.
@@ -205,7 +191,9 @@ def check_tensor(proto: _Proto, name: str | None = None) -> None:
 
 def _compare(name: str, what: str, have: int, wanted: int) -> None:
     if have != wanted:
-        raise ModelError(f"tensor {name!r} has {have} {what}; its dtype and shape need {wanted}", operand=name)
+        raise ModelError(
+            f"tensor {name!r} has {have} {what}; its dtype and shape need {wanted}", operand=name
+        )
 
 
 def _check_external_keys(proto: _Proto, name: str) -> None:
@@ -227,7 +215,7 @@ def host_tensor(tensor: ir.TensorProtocol, files: DataFiles, name: str | None = 
     if isinstance(tensor, HostTensor) and tensor.name == name:
         return HostTensor(name, tensor.dtype, tensor.shape.numpy(), tensor.numpy)
     label = name or tensor.name or "<unnamed>"
-    if isinstance(tensor, ir.TensorProtoTensor):
+    if isinstance(tensor, ir.serde.TensorProtoTensor):
         check_tensor(tensor.raw, label)
         return HostTensor(name, tensor.dtype, tuple(tensor.raw.dims), tensor.numpy)
     dims = tensor.shape.dims
@@ -242,7 +230,10 @@ def host_tensor(tensor: ir.TensorProtocol, files: DataFiles, name: str | None = 
         slice_ = files.slice(label, tensor, nbytes)
         return HostTensor(name, dtype, extents, lambda: _from_bytes(slice_(), dtype, extents))
     if isinstance(tensor, ir.StringTensor):
-        _compare(label, "strings", len(tensor.string_data()), size)
+        strings = list(tensor.string_data())
+        _compare(label, "strings", len(strings), size)
+        # Not numpy(): NumPy's own bytes type drops trailing zero bytes.
+        return HostTensor(name, dtype, extents, lambda: _objects(strings, extents))
     return HostTensor(name, dtype, extents, tensor.numpy)
 
 
@@ -250,7 +241,7 @@ def _from_bytes(raw: HostArray, dtype: ir.DataType, shape: tuple[int, ...]) -> H
     """Elements of a flat uint8 array: a view, but for the packed types."""
     if dtype.bitwidth < 8:
         packed = _Proto(dims=shape, data_type=int(dtype), raw_data=raw.tobytes())
-        return ir.TensorProtoTensor(packed).numpy()
+        return ir.serde.TensorProtoTensor(packed).numpy()
     return raw.view(numpy_dtype(dtype).newbyteorder("<")).reshape(shape)
 
 
@@ -271,8 +262,8 @@ def densify(sparse: onnx.SparseTensorProto, name: str) -> _Proto:
         check_tensor(part, name)
         if part.data_location == _Proto.EXTERNAL:
             raise ModelError(f"sparse tensor {name!r} has external data", operand=name)
-    values = ir.TensorProtoTensor(sparse.values).numpy()
-    indices = ir.TensorProtoTensor(sparse.indices).numpy()
+    values = ir.serde.TensorProtoTensor(sparse.values).numpy()
+    indices = ir.serde.TensorProtoTensor(sparse.indices).numpy()
     shape = tuple(sparse.dims)
     linear = indices.ndim == 1
     if (
@@ -281,12 +272,15 @@ def densify(sparse: onnx.SparseTensorProto, name: str) -> _Proto:
         or indices.shape not in ((len(values),), (len(values), len(shape)))
     ):
         raise ModelError(
-            f"sparse tensor {name!r} has values {list(values.shape)} and indices {list(indices.shape)}", operand=name
+            f"sparse tensor {name!r} has values {list(values.shape)} and indices {list(indices.shape)}",
+            operand=name,
         )
     dense = np.zeros(size, dtype=numpy_dtype(dtype))
     bounds = np.asarray(size if linear else shape, dtype=np.int64)
     if np.any(indices < 0) or np.any(indices >= bounds):
         raise ModelError(f"sparse tensor {name!r} has an index outside its shape {list(shape)}", operand=name)
-    flat = indices if linear else np.ravel_multi_index(tuple(indices.T), shape) if len(values) else indices[:, 0]
+    flat = (
+        indices if linear else np.ravel_multi_index(tuple(indices.T), shape) if len(values) else indices[:, 0]
+    )
     dense[flat] = values
     return _Proto(name=name, dims=shape, data_type=int(dtype), raw_data=dense.tobytes())

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from hetero.errors import PlanError, UnsupportedNodeError
+from hetero.planner.bodies import InnerNode, inner_nodes, without_bodies
 from hetero.planner.graph import PlanGraph
 from hetero.planner.plan import Placement, Rejection
-from hetero.planner.shape_math import settle, shape_nodes
+from hetero.planner.shape_math import settle, shape_arithmetic
+from hetero.program.assemble import has_bodies
 from hetero.program.operation import Operation
-from hetero.program.program import Dispatch, Program
+from hetero.program.program import Dispatch
 from hetero.providers.base import Match, ProviderConfig
+from hetero.providers.lookup import is_control
 from hetero.types import ValueType
 
 _LISTED = 10
@@ -28,18 +31,115 @@ class Candidate(Protocol):
     def supports(self, op: Operation, types: Sequence[ValueType | None]) -> Match: ...
 
 
+@dataclass(slots=True)
+class Verdict:
+    """What the providers say of one node: the child chosen (None: nobody takes it, or it is shape arithmetic, whose
+    child the neighbours decide), that child's match, and why not those asked before it (all, where nobody takes it).
+
+    `inner` are the nodes inside its bodies, with what each asked provider said of each.
+    """
+
+    child: int | None = None
+    match: Match | None = None
+    rejected: list[Rejection] = field(default_factory=list)
+    allowed: list[int] | None = None
+    """For shape arithmetic: the children that the user's filters leave to it."""
+    inner: list[InnerNode] = field(default_factory=list)
+    inner_matches: list[list[Match]] = field(default_factory=list)
+
+    @property
+    def native(self) -> bool:
+        """Whether a provider has kernels of its own for it."""
+        return self.allowed is not None or (self.match is not None and self.match.native)
+
+
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """Per node its child (an index into the providers), how it is dispatched, and the placements for the
-    plan."""
+    """Per node its child (an index into the providers); how each operation is dispatched, those inside bodies included,
+    by the node's name; and the placements for the plan."""
 
     children: list[int]
-    dispatch: list[Dispatch]
+    dispatch: dict[str, Dispatch]
     placements: list[Placement]
+
+
+def place(graph: PlanGraph, providers: Sequence[Candidate], *, strict: bool = False) -> Placed:
+    """Place every node on one of `providers` (best first): `judge`, then `settle_all`. Raises what they raise."""
+    return settle_all(graph, providers, judge(graph, providers), strict=strict)
+
+
+def judge(graph: PlanGraph, providers: Sequence[Candidate]) -> list[Verdict]:
+    """Ask the providers, best first, about every node; linear in nodes.
+
+    A provider that would run a node natively comes before any that would run it through onnx.reference. Shape
+    arithmetic runs on the host inside whichever child it goes to, so nobody is asked about it: only the user's filters
+    count. A control-flow node is taken where everything inside it is.
+    """
+    shapes, bounds = shape_arithmetic(graph)
+    verdicts: list[Verdict] = []
+    for index, node in enumerate(graph.nodes):
+        verdict = Verdict()
+        verdicts.append(verdict)
+        if index in shapes:
+            allowed = [c for c, p in enumerate(providers) if forbidden(p.config, node.op) is None]
+            if allowed:
+                verdict.allowed = allowed
+                continue
+        if node.op.attributes and has_bodies(node.op):
+            verdict.inner = inner_nodes(node.op, node.inputs, bounds)
+        _choose(verdict, node.op, graph.operand_types(node), providers)
+    return verdicts
+
+
+def settle_all(
+    graph: PlanGraph, providers: Sequence[Candidate], verdicts: Sequence[Verdict], *, strict: bool = False
+) -> Placed:
+    """Turn verdicts into placements, shape arithmetic included.
+
+    Raises: UnsupportedNodeError where no provider takes a node (the message lists every provider's reason, for up to
+    ten such nodes); PlanError with `strict` where a node is not on the first provider.
+    """
+    shapes = {index for index, v in enumerate(verdicts) if v.allowed is not None}
+    orphans = [i for i, v in enumerate(verdicts) if v.match is None and i not in shapes]
+    if orphans:
+        raise _unsupported(graph, orphans, verdicts)
+    found = [v.child for v in verdicts]
+    settle(graph, shapes, found, [v.allowed for v in verdicts if v.allowed is not None])
+    placed = Placed([0 if child is None else child for child in found], {}, [])
+    for index, (node, verdict) in enumerate(zip(graph.nodes, verdicts, strict=True)):
+        child = placed.children[index]
+        name = providers[child].name
+        if verdict.match is None:
+            match = _on_host(name)
+            rejected = [
+                Rejection(p.name, forbidden(p.config, node.op) or f"shape arithmetic that belongs to nodes on {name}")
+                for p in providers[:child]
+            ]
+        else:
+            match, rejected = verdict.match, verdict.rejected
+        placed.dispatch[node.op.name] = match.dispatch
+        placed.placements.append(
+            Placement(node.index, node.op.name, node.op.id, name, match.reason, tuple(rejected))
+        )
+        for k, inner in enumerate(verdict.inner):
+            chosen = verdict.inner_matches[child][k]
+            placed.dispatch[inner.op.name] = chosen.dispatch
+            reasons = tuple(
+                Rejection(p.name, matches[k].reason)
+                for p, matches in zip(providers[:child], verdict.inner_matches, strict=False)
+            )
+            placed.placements.append(
+                Placement(inner.index, inner.op.name, inner.op.id, name, chosen.reason, reasons, inner.path)
+            )
+    if strict:
+        _check_strict(graph, placed, providers)
+    return placed
 
 
 def forbidden(config: ProviderConfig, op: Operation) -> str | None:
     """Why the user's `ops` / `except_ops` keep the operation off the provider; None where they do not."""
+    if config.ops is None and not config.except_ops:
+        return None
     names = {op.id, op.op_type}
     if names & config.except_ops:
         return f"{op.id} is in except_ops of {config.name}"
@@ -48,188 +148,100 @@ def forbidden(config: ProviderConfig, op: Operation) -> str | None:
     return None
 
 
-def native_nodes(graph: PlanGraph, providers: Sequence[Candidate]) -> list[bool]:
-    """Per node, whether some provider has a kernel of its own for it (so that a function need not be
-    inlined)."""
-    return [
-        any(m.ok and m.native for m in (p.supports(n.op, graph.operand_types(n)) for p in providers))
-        for n in graph.nodes
-    ]
-
-
-def place(graph: PlanGraph, providers: Sequence[Candidate], *, strict: bool = False) -> Placed:
-    """Place every node on one of `providers` (best first).
-
-    A provider that would run a node natively comes before any that would run it through onnx.reference. Shape
-    arithmetic (see shape_math) runs on the host inside whichever child is nearest, unless the user's filters
-    forbid the operation there.
-
-    Raises: UnsupportedNodeError where no provider takes a node (the message lists every provider's reason,
-    for up to ten such nodes); PlanError with `strict` where a node is not on the first provider.
-    """
-    n = len(graph.nodes)
-    shapes = shape_nodes(graph)
-    children: list[int | None] = [None] * n
-    matches: list[Match | None] = [None] * n
-    rejected: list[tuple[Rejection, ...]] = [()] * n
-    allowed: list[list[int]] = []
-    orphans: list[tuple[int, list[Rejection]]] = []
-    for index in sorted(shapes):
-        free = [c for c, p in enumerate(providers) if forbidden(p.config, graph.nodes[index].op) is None]
-        if free:
-            allowed.append(free)
-        else:
-            shapes.discard(index)
-    for index, node in enumerate(graph.nodes):
-        if index in shapes:
-            continue
-        chosen, match, reasons = _choose(node.op, graph.operand_types(node), providers)
-        if match is None:
-            orphans.append((index, reasons))
-            continue
-        children[index], matches[index], rejected[index] = chosen, match, tuple(reasons)
-    if orphans:
-        raise _unsupported(graph, orphans)
-    settle(graph, shapes, children, allowed)
-    placed = Placed([0 if c is None else c for c in children], [], [])
-    for index, node in enumerate(graph.nodes):
-        child, match = placed.children[index], matches[index]
-        if match is None:
-            match = Match(
-                True, f"shape arithmetic: on the host inside {providers[child].name}", dispatch=Dispatch.HOST
-            )
-            rejected[index] = tuple(_passed_over(node.op, providers[:child], providers[child].name))
-        placed.dispatch.append(match.dispatch)
-        record = Placement(
-            index, node.op.name, node.op.id, providers[child].name, match.reason, rejected[index]
-        )
-        placed.placements.append(record)
-        if node.op.attributes:
-            _record_bodies(node.op, graph.operand_types(node), providers, child, (), placed.placements)
-    if strict:
-        _check_strict(graph, placed, providers)
-    return placed
+def _on_host(provider: str) -> Match:
+    return Match(True, f"shape arithmetic, on the host of {provider}", dispatch=Dispatch.HOST)
 
 
 def _choose(
-    op: Operation, types: Sequence[ValueType | None], providers: Sequence[Candidate]
-) -> tuple[int, Match | None, list[Rejection]]:
-    """(child, its match, why not the others that were asked before it); the match is None where nobody takes
-    it."""
+    verdict: Verdict, op: Operation, types: Sequence[ValueType | None], providers: Sequence[Candidate]
+) -> None:
     last_resort: tuple[int, Match] | None = None
-    reasons: list[Rejection] = []
     for child, provider in enumerate(providers):
-        match = provider.supports(op, types)
+        if verdict.inner:
+            match = _match_whole(verdict, op, types, provider)
+        else:
+            match = provider.supports(op, types)
         if match.ok and match.native:
-            return child, match, reasons
+            verdict.child, verdict.match = child, match
+            return
         if match.ok and last_resort is None:
             last_resort = (child, match)
-        reasons.append(Rejection(provider.name, match.reason))
-    if last_resort is None:
-        return -1, None, reasons
-    child, match = last_resort
-    return child, match, reasons[:child]
+        verdict.rejected.append(Rejection(provider.name, match.reason))
+    if last_resort is not None:
+        verdict.child, verdict.match = last_resort
+        del verdict.rejected[verdict.child :]
 
 
-def _passed_over(op: Operation, better: Sequence[Candidate], chosen: str) -> list[Rejection]:
-    return [
-        Rejection(
-            p.name,
-            forbidden(p.config, op) or f"shape arithmetic: what it reads, or what reads it, is on {chosen}",
-        )
-        for p in better
+def _match_whole(
+    verdict: Verdict, op: Operation, types: Sequence[ValueType | None], provider: Candidate
+) -> Match:
+    """Whether the provider takes an operation with all that is inside its bodies; native where all of it is.
+
+    The runtime runs control flow itself, so a provider is asked about each node apart; that lets shape arithmetic in
+    a body run on the host where the device has no kernel for it.
+    """
+    matches = [_match_inner(inner, provider) for inner in verdict.inner]
+    verdict.inner_matches.append(matches)
+    if not is_control(op):
+        return provider.supports(op, types)
+    whole = provider.supports(without_bodies(op), types)
+    if not whole.ok:
+        return whole
+    for inner, match in zip(verdict.inner, matches, strict=True):
+        if not match.ok:
+            where = "/".join(inner.path)
+            return Match(False, f"{where}: node {inner.op.name!r} ({inner.op.id}): {match.reason}")
+    return replace(whole, native=whole.native and all(m.native for m in matches))
+
+
+def _match_inner(inner: InnerNode, provider: Candidate) -> Match:
+    if inner.host and forbidden(provider.config, inner.op) is None:
+        return _on_host(provider.name)
+    op = without_bodies(inner.op) if is_control(inner.op) else inner.op
+    return provider.supports(op, inner.types)
+
+
+def _unsupported(graph: PlanGraph, orphans: Sequence[int], verdicts: Sequence[Verdict]) -> UnsupportedNodeError:
+    first = graph.nodes[orphans[0]].op
+    lines = [
+        f"{_describe(graph, index)}: " + "; ".join(f"{r.provider}: {r.reason}" for r in verdicts[index].rejected)
+        for index in orphans[:_LISTED]
     ]
-
-
-def _record_bodies(
-    op: Operation,
-    types: Sequence[ValueType | None],
-    providers: Sequence[Candidate],
-    child: int,
-    path: tuple[str, ...],
-    records: list[Placement],
-) -> None:
-    """Record the nodes inside the bodies of `op`: they sit where `op` sits, as a body never crosses
-    children."""
-    for attribute, body in op.bodies().items():
-        inside = (*path, f"{op.name}.{attribute}")
-        known = body_types(op, types, body)
-        for instruction in body.instructions:
-            operands = [known.get(slot) for slot in instruction.inputs]
-            inner = instruction.op
-            if instruction.dispatch is Dispatch.HOST:
-                reason = f"shape arithmetic: on the host inside {providers[child].name}"
-            else:
-                reason = providers[child].supports(inner, operands).reason
-            reasons = (Rejection(p.name, p.supports(inner, operands).reason) for p in providers[:child])
-            records.append(
-                Placement(
-                    instruction.node_index,
-                    inner.name,
-                    inner.id,
-                    providers[child].name,
-                    reason,
-                    tuple(reasons),
-                    inside,
-                )
-            )
-            _record_bodies(inner, operands, providers, child, inside, records)
-            known.update(zip(instruction.outputs, instruction.types, strict=True))
-
-
-def body_types(
-    op: Operation, types: Sequence[ValueType | None], body: Program
-) -> dict[int, ValueType | None]:
-    """Slot -> type of what a body starts from. A capture that inference left without a type in the body takes
-    the type that the operand has outside."""
-    known: dict[int, ValueType | None] = {p.slot: p.type for p in (*body.inputs, *body.constants)}
-    if op.n_captures and op.n_captures == body.n_captures:
-        for port, type_ in zip(body.inputs[-op.n_captures :], types[-op.n_captures :], strict=True):
-            if port.type is None:
-                known[port.slot] = type_
-    return known
-
-
-def _unsupported(graph: PlanGraph, orphans: Sequence[tuple[int, list[Rejection]]]) -> UnsupportedNodeError:
-    lines = []
-    for index, reasons in orphans[:_LISTED]:
-        node = graph.nodes[index]
-        why = "; ".join(f"{r.provider}: {r.reason}" for r in reasons)
-        lines.append(f"{describe(node.op, graph.operand_types(node))}: {why}")
-    more = f"\n  … and {len(orphans) - _LISTED} more" if len(orphans) > _LISTED else ""
-    first = graph.nodes[orphans[0][0]].op
     if len(orphans) == 1:
         return UnsupportedNodeError(f"no provider supports {lines[0]}", op=first.id, node=first.name)
-    listing = "".join(f"\n  {line}" for line in lines)
-    return UnsupportedNodeError(
-        f"no provider supports {len(orphans)} nodes:{listing}{more}", op=first.id, node=first.name
-    )
+    message = f"no provider supports {len(orphans)} nodes:{_listing(lines, len(orphans))}"
+    return UnsupportedNodeError(message, op=first.id, node=first.name)
 
 
 def _check_strict(graph: PlanGraph, placed: Placed, providers: Sequence[Candidate]) -> None:
     astray = [index for index, child in enumerate(placed.children) if child != 0]
     if not astray:
         return
-    outer = {p.node_index: p for p in placed.placements if not p.path}
-    lines = []
-    for index in astray[:_LISTED]:
-        node = graph.nodes[index]
-        reason = next(r.reason for r in outer[index].rejected if r.provider == providers[0].name)
-        lines.append(
-            f"{describe(node.op, graph.operand_types(node))} falls to {outer[index].provider}: {reason}"
-        )
-    more = f"\n  … and {len(astray) - _LISTED} more" if len(astray) > _LISTED else ""
-    first = graph.nodes[astray[0]].op
-    count = f"{len(astray)} node{'s' if len(astray) > 1 else ''}"
+    outer = [p for p in placed.placements if not p.path]
+    lines = [
+        f"{_describe(graph, index)} falls to {outer[index].provider}: {outer[index].rejected[0].reason}"
+        for index in astray[:_LISTED]
+    ]
+    nodes = "a node is" if len(astray) == 1 else f"{len(astray)} nodes are"
     raise PlanError(
-        f"strict: {count} not on {providers[0].name}:" + "".join(f"\n  {line}" for line in lines) + more,
-        op=first.id,
-        node=first.name,
+        f"strict: {nodes} not on {providers[0].name}:{_listing(lines, len(astray))}",
+        op=graph.nodes[astray[0]].op.id,
+        node=graph.nodes[astray[0]].op.name,
         device=providers[0].name,
     )
 
 
-def describe(op: Operation, types: Sequence[ValueType | None]) -> str:
-    """Node, op, version, opset and operand types on one line, for messages."""
-    operands = ", ".join("?" if t is None else str(t) for t in types)
+def _listing(lines: Iterable[str], count: int) -> str:
+    more = f"\n  … and {count - _LISTED} more" if count > _LISTED else ""
+    return "".join(f"\n  {line}" for line in lines) + more
+
+
+def _describe(graph: PlanGraph, index: int) -> str:
+    """Node, op, version, opset and operand types on one line."""
+    node = graph.nodes[index]
+    operands = ", ".join(
+        "-" if not name else "?" if type_ is None else str(type_)
+        for name, type_ in zip(node.inputs, graph.operand_types(node), strict=True)
+    )
+    op = node.op
     return f"node {op.name!r} ({op.id}-{op.version}, opset {op.opset or op.version}; inputs {operands or 'none'})"

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from hetero.planner.graph import GraphNode, PlanGraph
+from hetero.planner.graph import PlanGraph
+from hetero.program.assemble import LoweredNode
 from hetero.types import DataType, TensorType, ValueType
 
 LIMIT = 1024
@@ -16,80 +17,38 @@ _FAR = 1000
 
 _INTEGERS = frozenset({DataType.INT64, DataType.INT32, DataType.BOOL})
 _SOURCES = frozenset({"Shape", "Size"})
-_BROADCAST = frozenset(
-    [
-        "Add",
-        "Sub",
-        "Mul",
-        "Div",
-        "Mod",
-        "Min",
-        "Max",
-        "And",
-        "Or",
-        "Xor",
-        "Equal",
-        "Less",
-        "LessOrEqual",
-        "Greater",
-        "GreaterOrEqual",
-        "Where",
-    ]
-)
-_NO_LARGER = frozenset(
-    [
-        "Neg",
-        "Abs",
-        "Sign",
-        "Not",
-        "Cast",
-        "CastLike",
-        "Identity",
-        "Clip",
-        "Slice",
-        "Squeeze",
-        "Unsqueeze",
-        "Reshape",
-        "Flatten",
-        "Transpose",
-        "Split",
-        "CumSum",
-        "ReduceProd",
-        "ReduceSum",
-        "ReduceMin",
-        "ReduceMax",
-    ]
-)
+# fmt: off
+_BROADCAST = frozenset((
+    "Add", "Sub", "Mul", "Div", "Mod", "Min", "Max", "And", "Or", "Xor", "Equal", "Less", "LessOrEqual", "Greater",
+    "GreaterOrEqual", "Where",
+))
+_NO_LARGER = frozenset((
+    "Neg", "Abs", "Sign", "Not", "Cast", "CastLike", "Identity", "Clip", "Slice", "Squeeze", "Unsqueeze", "Reshape",
+    "Flatten", "Transpose", "Split", "CumSum", "ReduceProd", "ReduceSum", "ReduceMin", "ReduceMax",
+))
 """No output has more elements than the first input."""
-_ANY_SIZE = frozenset(
-    [
-        "Range",
-        "ConstantOfShape",
-        "Expand",
-        "Tile",
-        "Pad",
-        "ScatterElements",
-        "ScatterND",
-        "GatherElements",
-        "GatherND",
-        "NonZero",
-    ]
-)
+_ANY_SIZE = frozenset((
+    "Range", "ConstantOfShape", "Expand", "Tile", "Pad", "ScatterElements", "ScatterND", "GatherElements", "GatherND",
+    "NonZero",
+))
 """Taken only where inference knows how large the output is."""
+# fmt: on
 
 
-def shape_nodes(graph: PlanGraph) -> set[int]:
-    """The nodes that compute integers or booleans of at most LIMIT elements from shapes and small constants
-    alone.
+def shape_arithmetic(
+    graph: PlanGraph, known: Mapping[str, int] | None = None
+) -> tuple[set[int], dict[str, int]]:
+    """The nodes that compute integers or booleans of at most LIMIT elements from shapes and small constants alone;
+    and the values that are such results or constants, with the most elements each can have.
 
-    They run on the host wherever they are placed: what they compute is needed there, to know the shapes of
-    what follows. A node that reads a graph input's or any other node's *values* is not one of them. Linear.
+    Such nodes run on the host wherever they are placed: what they compute is needed there, to know the shapes of what
+    follows. A node that reads the *values* of a graph input or of any other node is not one of them. `known` are
+    values of this kind that the graph has from outside (a body's captures). Linear.
     """
-    bounds: dict[str, int] = {
-        name: count
-        for name, count in graph.constants.items()
-        if count <= LIMIT and _is_integer(graph.types.get(name))
-    }
+    bounds = dict(known or {})
+    for name, count in graph.constants.items():
+        if count <= LIMIT and _is_integer(graph.types.get(name)):
+            bounds[name] = count
     found: set[int] = set()
     for index, node in enumerate(graph.nodes):
         bound = _bound(node, bounds)
@@ -97,29 +56,29 @@ def shape_nodes(graph: PlanGraph) -> set[int]:
             continue
         sizes: dict[str, int] = {}
         for name in node.outputs:
-            if name is None:
+            if not name:
                 continue
             type_ = graph.types.get(name)
             if not (_is_integer(type_) or (type_ is None and node.op.op_type in _SOURCES)):
                 break
-            known = _elements(type_)
-            sizes[name] = known if known is not None else bound
+            size = elements(type_)
+            sizes[name] = bound if size is None else size
             if sizes[name] > LIMIT:
                 break
         else:
             found.add(index)
             bounds.update(sizes)
-    return found
+    return found, bounds
 
 
-def _bound(node: GraphNode, bounds: dict[str, int]) -> int | None:
+def _bound(node: LoweredNode, bounds: dict[str, int]) -> int | None:
     """Most elements that an output can have; None where the node is no shape arithmetic."""
     op = node.op.op_type
     if node.op.domain not in ("", "ai.onnx"):
         return None
     if op in _SOURCES:
         return _MAX_RANK if op == "Shape" else 1
-    operands = [name for name in node.inputs if name is not None]
+    operands = [name for name in node.inputs if name]
     if any(name not in bounds for name in operands):
         return None
     sizes = [bounds[name] for name in operands]
@@ -138,7 +97,8 @@ def _is_integer(type_: ValueType | None) -> bool:
     return isinstance(type_, TensorType) and type_.dtype in _INTEGERS
 
 
-def _elements(type_: ValueType | None) -> int | None:
+def elements(type_: ValueType | None) -> int | None:
+    """Number of elements of a tensor whose extents are all known, else None."""
     if not isinstance(type_, TensorType) or type_.shape is None:
         return None
     extents = [d for d in type_.shape if isinstance(d, int)]
@@ -148,30 +108,26 @@ def _elements(type_: ValueType | None) -> int | None:
 def settle(
     graph: PlanGraph, shapes: set[int], children: list[int | None], allowed: Sequence[Sequence[int]]
 ) -> None:
-    """Give every node of `shapes` a child in `children` (where it has None) so that few values cross between
-    children.
+    """Give every node of `shapes` a child in `children` (where it has None) so that few values cross between children.
 
-    `allowed[k]` are the children that the k-th node of sorted(shapes) may go to, preferred first, at least
-    one. Each node goes where moving its operands and its results costs least, given its neighbours; a value
-    that shape arithmetic made weighs 1, any other much more, and nothing is counted that moves there anyway.
-    At equal cost the node stays with what it reads while sweeping forwards, and joins its readers while
-    sweeping backwards. Linear.
+    `allowed[k]` are the children that the k-th node of sorted(shapes) may go to, preferred first, at least one. Each
+    node goes where moving its operands and its results costs least, given its neighbours; a value that shape
+    arithmetic made weighs 1, any other much more, and nothing is counted that moves there anyway. At equal cost the
+    node stays with what it reads while sweeping forwards, and joins its readers while sweeping backwards. Linear.
     """
     order = sorted(shapes)
     allowed_of = dict(zip(order, allowed, strict=True))
     producers = graph.producers()
-    light = {n for i in order for n in graph.nodes[i].outputs if n is not None}
+    light = {n for i in order for n in graph.nodes[i].outputs if n}
     free = {name for name, count in graph.constants.items() if count <= LIMIT}
     reads = {
-        i: tuple(dict.fromkeys(n for n in graph.nodes[i].inputs if n is not None and n not in free))
+        i: tuple(dict.fromkeys(n for n in graph.nodes[i].inputs if n and n not in free))
         for i in order
     }
     near = light.union(*reads.values())
     readers: dict[str, dict[int, int]] = {name: {} for name in near}
-    first_reader: dict[str | None, int] = {}
-    for index in range(
-        len(graph.nodes) - 1, -1, -1
-    ):  # backwards, so that a reader's wish reaches a whole chain
+    first_reader: dict[str, int] = {}
+    for index in reversed(range(len(graph.nodes))):  # so that a reader's wish reaches a whole chain
         node = graph.nodes[index]
         if index in allowed_of:
             child = next((first_reader[n] for n in node.outputs if n in first_reader), None)
@@ -190,7 +146,7 @@ def settle(
             for name in reads[index]:
                 readers[name][old] -= 1
         sources = {children[producers[n]] for n in reads[index] if n in producers}
-        targets = {c for n in node.outputs if n is not None for c, count in readers[n].items() if count}
+        targets = {c for n in node.outputs if n for c, count in readers[n].items() if count}
         beside = {c for n in reads[index] for c, count in readers[n].items() if count}
         options = [c for c in allowed_of[index] if c in sources or c in targets or c in beside or c == old]
         if not options:

@@ -36,7 +36,7 @@ def boundaries(graph: PlanGraph, groups: Sequence[Sequence[int]], children: Sequ
     for index, group in enumerate(groups):
         for node in group:
             for name in graph.nodes[node].inputs:
-                if name is None:
+                if not name:
                     continue
                 source = home.get(name)
                 if source == index:
@@ -51,7 +51,7 @@ def boundaries(graph: PlanGraph, groups: Sequence[Sequence[int]], children: Sequ
         Boundary(
             children[group[0]],
             tuple(taken[index]),
-            tuple(n for node in group for n in graph.nodes[node].outputs if n is not None and n in leaving),
+            tuple(n for node in group for n in graph.nodes[node].outputs if n in leaving),
             tuple(held[index]),
         )
         for index, group in enumerate(groups)
@@ -94,10 +94,17 @@ def plan_transfers(
         Parcel(number, source, tuple(names), places)
         for number, ((source, places), names) in enumerate(sorted(together.items()))
     )
-    return parcels, tuple(
+    return parcels, transfers_of(parcels, [p.child for p in partitions], types)
+
+
+def transfers_of(
+    parcels: Sequence[Parcel], children: Sequence[int], types: Mapping[str, ValueType | None]
+) -> tuple[Transfer, ...]:
+    """What the parcels move, value by value and destination by destination; `children` gives each partition's child."""
+    return tuple(
         Transfer(
             name,
-            CALLER if parcel.producer == CALLER else partitions[parcel.producer].child,
+            CALLER if parcel.producer == CALLER else children[parcel.producer],
             place,
             types.get(name),
             static_bytes(types.get(name)),

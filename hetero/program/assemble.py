@@ -8,7 +8,8 @@ from typing import TypeAlias
 
 from hetero.errors import ProgramError
 from hetero.program.operation import Operation
-from hetero.program.program import NO_SLOT, Dispatch, Instruction, Port, Program, ShapeGuard
+from hetero.program.program import NO_SLOT, Dispatch, Instruction, Port, Program
+from hetero.shapes.guards import guards_for
 from hetero.types import ValueType
 
 Classify: TypeAlias = Callable[[Operation], Dispatch]
@@ -122,7 +123,7 @@ def build_program(
         tuple(ports[len(inputs) :]),
         tuple(ends),
         len(slots),
-        _guards(entries) if guarded else (),
+        guards_for(entries) if guarded else (),
         n_captures,
         dict(opsets or {}),
     )
@@ -173,11 +174,3 @@ def _classified_body(body: Program, classify: Classify) -> Program:
         op = _classified(instruction.op, classify) if has_bodies(instruction.op) else instruction.op
         rows.append(replace(instruction, op=op, dispatch=classify(op)))
     return replace(body, instructions=tuple(rows))
-
-
-def _guards(inputs: tuple[Port, ...]) -> tuple[ShapeGuard, ...]:
-    try:
-        from hetero.shapes.guards import guards_for
-    except ImportError:
-        return ()
-    return tuple(guards_for(inputs))

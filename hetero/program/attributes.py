@@ -98,13 +98,16 @@ def _value_type(declared: Any, shape: ir.Shape | None) -> ValueType:
 def _shape(shape: ir.Shape | None) -> Shape | None:
     if shape is None:
         return None
-    dims: list[Dim] = [d if isinstance(d, int) else d.value for d in shape]
+    # Some exporters write -1 for an extent they do not know.
+    dims: list[Dim] = [(d if d >= 0 else None) if isinstance(d, int) else d.value or None for d in shape]
     return tuple(dims)
 
 
 def _strings(tensor: Any) -> HostArray:
     # StringTensor.numpy() may be a fixed-width bytes array, which drops trailing NULs: read the elements themselves.
-    elements = list(tensor.string_data()) if hasattr(tensor, "string_data") else tensor.numpy().ravel().tolist()
+    elements = (
+        list(tensor.string_data()) if hasattr(tensor, "string_data") else tensor.numpy().ravel().tolist()
+    )
     out = np.empty(len(elements), object)
     for k, element in enumerate(elements):
         try:

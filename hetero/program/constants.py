@@ -86,34 +86,37 @@ def _numbers(what: str, dtype: DataType, size: int, data: bytes) -> HostArray:
 def _pack(values: npt.NDArray[np.uint8], bits: int) -> bytes:
     per_group, group_bytes = _PACKED[bits]
     groups = -(-values.size // per_group)
-    word = np.uint8 if group_bytes == 1 else np.uint32
+    word = _word(group_bytes)
     padded = np.zeros(groups * per_group, word)
-    padded[: values.size] = values
-    padded &= word((1 << bits) - 1)
+    padded[: values.size] = values & ((1 << bits) - 1)
     columns = padded.reshape(groups, per_group)
     words = np.zeros(groups, word)
     for k in range(per_group):
-        words |= columns[:, k] << word(bits * k)
+        words |= columns[:, k] << (bits * k)
     out = np.empty((groups, group_bytes), np.uint8)
     for k in range(group_bytes):
-        out[:, k] = (words >> word(8 * k)) & word(0xFF)
+        out[:, k] = (words >> (8 * k)) & 0xFF
     return out.tobytes()[: (values.size * bits + 7) // 8]
 
 
 def _unpack(data: bytes, size: int, bits: int) -> npt.NDArray[np.uint8]:
     per_group, group_bytes = _PACKED[bits]
     groups = -(-size // per_group)
-    word = np.uint8 if group_bytes == 1 else np.uint32
+    word = _word(group_bytes)
     padded = np.zeros(groups * group_bytes, np.uint8)
     padded[: len(data)] = np.frombuffer(data, np.uint8)
     octets = padded.reshape(groups, group_bytes)
     words = np.zeros(groups, word)
     for k in range(group_bytes):
-        words |= octets[:, k].astype(word) << word(8 * k)
+        words |= octets[:, k].astype(word) << (8 * k)
     out = np.empty((groups, per_group), np.uint8)
     for k in range(per_group):
-        out[:, k] = (words >> word(bits * k)) & word((1 << bits) - 1)
+        out[:, k] = (words >> (bits * k)) & ((1 << bits) - 1)
     return out.reshape(-1)[:size]
+
+
+def _word(group_bytes: int) -> np.dtype[Any]:
+    return np.dtype(np.uint8 if group_bytes == 1 else np.uint32)
 
 
 def _text_bytes(element: Any) -> bytes:

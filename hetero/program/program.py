@@ -84,3 +84,8 @@ class Program:
     guards: tuple[ShapeGuard, ...] = ()
     n_captures: int = 0
     opsets: Mapping[str, int] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        from hetero.program.text import format_program
+
+        return format_program(self)

@@ -34,7 +34,7 @@ class Signature:
 
 
 def canonical_domain(domain: str) -> str:
-    """"" for both spellings of the ONNX domain."""
+    """ "" for both spellings of the ONNX domain."""
     return "" if domain == _ALIAS else domain
 
 
@@ -50,7 +50,9 @@ def imported_version(domain: str, opsets: Mapping[str, int], op_type: str, node:
         return version
     if domain in _standard_domains():
         op = f"{domain}::{op_type}" if domain else op_type
-        raise ModelError(f"the model uses domain {domain or _ALIAS!r} without importing it", op=op, node=node or None)
+        raise ModelError(
+            f"the model uses domain {domain or _ALIAS!r} without importing it", op=op, node=node or None
+        )
     return 1
 
 

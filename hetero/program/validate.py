@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Container
-from typing import Any
+from typing import Any, NoReturn
 
 from hetero.errors import ProgramError
 from hetero.program.arity import arity_fault
-from hetero.program.limits import MAX_DEPTH
+from hetero.program.limits import MAX_DEPTH, MAX_TYPE_DEPTH
 from hetero.program.program import NO_SLOT, Instruction, Port, Program
 from hetero.types import OptionalType, SequenceType, TensorType, ValueType
 
@@ -127,7 +127,9 @@ class _Validator:
             if slot not in self.writer:
                 self.fail(f"reads slot %{slot} before anything writes it", slot, at)
             if slot in self.ended:
-                self.fail(f"reads slot %{slot} after its last use in instruction {self.ended[slot]}", slot, at)
+                self.fail(
+                    f"reads slot %{slot} after its last use in instruction {self.ended[slot]}", slot, at
+                )
         for slot, last in zip(instruction.inputs, instruction.last_use, strict=False):
             if last:
                 if slot == NO_SLOT:
@@ -172,10 +174,8 @@ class _Validator:
             port = inputs.get(guard.input)
             if port is None:
                 self.fail(f"{label} speaks of an input that does not exist")
-                return
             if not isinstance(port.type, TensorType):
                 self.fail(f"{label} speaks of an input that is no tensor", port.slot)
-                return
             rank = None if port.type.shape is None else len(port.type.shape)
             if guard.axis < 0 or (rank is not None and guard.axis >= rank):
                 self.fail(f"{label}: axis out of range for rank {rank}", port.slot)
@@ -187,12 +187,23 @@ class _Validator:
             self.fail(f"{label} slot %{slot} is out of range, there are {self.program.n_slots}", slot, at)
 
     def check_type(self, declared: Any, label: str, at: tuple[int, Instruction] | None = None) -> None:
-        if declared is not None and not isinstance(declared, TensorType | SequenceType | OptionalType):
+        depth = 0
+        while isinstance(declared, SequenceType | OptionalType):
+            declared = declared.element
+            depth += 1
+            if depth >= MAX_TYPE_DEPTH or declared is None:
+                self.fail(f"{label} has a type that is nested too deep or has no element", at=at)
+        if declared is None:
+            return
+        if not isinstance(declared, TensorType):
             self.fail(f"{label} has {declared!r} for a type", at=at)
+        for dim in declared.shape or ():
+            if dim is not None and not (dim if isinstance(dim, str) else dim >= 0):
+                self.fail(f"{label} has extent {dim!r}", at=at)
 
     def fail(
         self, message: str, slot: int | None = None, at: tuple[int, Instruction] | None = None
-    ) -> None:
+    ) -> NoReturn:
         operand = None if slot is None else f"%{slot}"
         if at is None:
             raise ProgramError(f"{self.where}: {message}", operand=operand)

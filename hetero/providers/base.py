@@ -101,7 +101,9 @@ class Provider(ABC):
             for inner in body.instructions:
                 match = self.supports(inner.op, [known.get(s) for s in inner.inputs])
                 if not match.ok:
-                    return Match(False, f"{attribute}: node {inner.op.name!r} ({inner.op.id}): {match.reason}")
+                    return Match(
+                        False, f"{attribute}: node {inner.op.name!r} ({inner.op.id}): {match.reason}"
+                    )
                 known.update(zip(inner.outputs, inner.types, strict=True))
         return self.supports_native(op, types)
 
@@ -201,7 +203,7 @@ class Provider(ABC):
     def stats(self) -> dict[str, Any]:
         """Counters: pool_bytes, pool_peak_bytes, live_bytes, uploads, upload_bytes, downloads, download_bytes…"""
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027  (a provider may have nothing to free)
         """Free everything. A second call does nothing."""
 
 
@@ -211,7 +213,9 @@ def checked_options(config: ProviderConfig, declared: Mapping[str, tuple[type, .
     for option, value in config.options:
         if option not in declared:
             known = ", ".join(sorted({*declared, "ops", "except_ops"}))
-            raise ProviderError(f"{config.name} has no option {option!r}; it has: {known}", device=config.name)
+            raise ProviderError(
+                f"{config.name} has no option {option!r}; it has: {known}", device=config.name
+            )
         if option in found:
             raise ProviderError(f"option {option!r} of {config.name} is given twice", device=config.name)
         types = declared[option]

@@ -37,7 +37,7 @@ class Captures(Generic[Item, Graph]):
 
     def add(self, item: Item) -> None:
         """Raises: CaptureError where no recording is open, or it is broken."""
-        self._check("record")
+        self.check("record")
         self._items.append(item)
 
     def refuse(self, what: str, why: str | None = None) -> NoReturn:
@@ -50,7 +50,7 @@ class Captures(Generic[Item, Graph]):
 
     def end(self) -> CaptureToken:
         """Close the recording. Raises: CaptureError where none is open, or it is broken (abort gets out)."""
-        self._check("end_capture")
+        self.check("end_capture")
         token = CaptureToken(self.device, *self._key, calls=len(self._items))
         self._graphs[self._key] = (token, self._finish(self._items))
         self.abort()
@@ -88,7 +88,8 @@ class Captures(Generic[Item, Graph]):
     def __len__(self) -> int:
         return len(self._graphs)
 
-    def _check(self, what: str) -> None:
+    def check(self, what: str) -> None:
+        """Raises: CaptureError unless a recording is open and whole."""
         if not self.recording:
             raise CaptureError(f"{what}: {self.device} is not recording", device=self.device)
         if self._broken is not None:

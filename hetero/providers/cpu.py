@@ -77,7 +77,9 @@ class CpuProvider(Provider):
 
         refused = reference_supports(op)
         if refused is None:
-            return Match(True, f"runs through onnx.reference ({reason})", native=False, dispatch=Dispatch.LIBRARY)
+            return Match(
+                True, f"runs through onnx.reference ({reason})", native=False, dispatch=Dispatch.LIBRARY
+            )
         return Match(False, f"{reason}; {refused}")
 
     # -- kernels -------------------------------------------------------------------------------------------------
@@ -97,7 +99,9 @@ class CpuProvider(Provider):
         self._fallbacks[op.id] = declined.message
         return compiled
 
-    def _compile_reference(self, op: Operation, specs: Sequence[Spec], declined: UnsupportedError) -> Compiled:
+    def _compile_reference(
+        self, op: Operation, specs: Sequence[Spec], declined: UnsupportedError
+    ) -> Compiled:
         from hetero.kernels.reference import reference_compile, reference_supports
 
         refused = reference_supports(op)
@@ -105,7 +109,8 @@ class CpuProvider(Provider):
             reason = f"{declined.message}; {refused}"
             raise UnsupportedError(reason, op=op.id, node=op.name or None, device=self.name) from declined
         try:
-            return reference_compile(op, specs)
+            compiled: Compiled = reference_compile(op, specs)
+            return compiled
         except Exception as error:
             lookup.fail(error, op, self.name)
 

@@ -37,7 +37,9 @@ def why_not(definition: KernelDef | None, op: Operation, types: Sequence[ValueTy
         return error.message
 
 
-def compile_kernel(definition: KernelDef, op: Operation, specs: Sequence[Spec], xp: Any, device: str) -> Compiled:
+def compile_kernel(
+    definition: KernelDef, op: Operation, specs: Sequence[Spec], xp: Any, device: str
+) -> Compiled:
     """`definition.compile`, its errors naming op, node and device.
 
     Raises: UnsupportedError (the kernel declines), KernelError (the operands contradict the operator's text).

@@ -153,7 +153,9 @@ class DeviceMemory:
     def array(self, buffer: Buffer, spec: TensorSpec) -> SimArray:
         """An array at the start of `buffer`. In a buffer just taken, it starts as NaN where it can."""
         if not isinstance(buffer, PooledBuffer) or buffer.pool is not self._pool:
-            raise DeviceError(f"the buffer belongs to {buffer.device}, not to {self.device}", device=self.device)
+            raise DeviceError(
+                f"the buffer belongs to {buffer.device}, not to {self.device}", device=self.device
+            )
         check_buffer(buffer, spec, self.device)
         return self._in(buffer, buffer, spec)
 

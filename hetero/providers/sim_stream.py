@@ -54,8 +54,7 @@ class Stream:
 
         Raises: DeviceError where memory it touches was given back, CaptureError where it must not be recorded.
         """
-        if self._closed:
-            raise ClosedError(f"{self.device} is closed", device=self.device)
+        self._check_open()
         self.check_live(work.owners, work.op)
         if self.captures.recording:
             if work.capture is not None:
@@ -84,6 +83,7 @@ class Stream:
 
     def synchronize(self) -> None:
         """Run everything enqueued. Raises: what the first failure among it was (KernelError, DeviceError…)."""
+        self._check_open()
         if self.captures.recording:
             self.captures.refuse("synchronize")
         self.syncs += 1
@@ -111,6 +111,10 @@ class Stream:
     def queued(self) -> int:
         """Entries that wait."""
         return len(self._queue)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClosedError(f"{self.device} is closed", device=self.device)
 
     def _drain(self) -> None:
         while self._queue:

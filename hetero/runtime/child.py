@@ -86,7 +86,8 @@ class ChildExecutor:
                     sent = self._run(task, step, parcels)
             except HeteroError as error:
                 self._steps.pop(step, None)
-                raise error.at(device=self.provider.name, step=step)
+                error.at(device=self.provider.name, step=step)
+                raise
             except BaseException:
                 self._steps.pop(step, None)
                 raise

@@ -61,7 +61,7 @@ def specs_of(inputs: Sequence[Any], values: Sequence[int] = ()) -> list[Spec]:
 def compile_op(
     op_type: str, inputs: Sequence[Any], *, known: Sequence[int] = (), **keywords: Any
 ) -> tuple[Operation, Compiled]:
-    """The operation, and its kernel compiled for these inputs. `known`: further inputs whose values are known."""
+    """The operation and its kernel, compiled for these inputs. `known`: further inputs with known values."""
     kernels.load_all()
     op = operation(op_type, inputs, **keywords)
     definition = lookup(op.domain, op.op_type, op.version)
@@ -82,7 +82,7 @@ def run_op(
 ) -> list[Any]:
     """The operator's outputs (None for those in `omit`), from its kernel.
 
-    The kernel gets read-only inputs and poisoned outputs and scratch with guard bytes behind them, and is called
+    The kernel gets read-only inputs, poisoned outputs and scratch with guard bytes behind them, and is called
     twice; each input it may overwrite is overwritten once.
     """
     op, compiled = compile_op(

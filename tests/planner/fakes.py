@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from hetero.planner.graph import GraphNode, PlanGraph
+from hetero.planner.graph import PlanGraph
+from hetero.program.assemble import LoweredNode
 from hetero.program.operation import Operation
 from hetero.providers.base import Match, ProviderConfig
 from hetero.types import DataType, TensorType, ValueType

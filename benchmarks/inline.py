@@ -1,0 +1,47 @@
+"""One process against onnxruntime: a chain of 1,000 tiny Adds, and an encoder at 128 tokens."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnxruntime
+from threadpoolctl import threadpool_limits
+
+from benchmarks.measure import Pair, paired
+from benchmarks.models import add_chain, encoder
+from hetero import HeterogeneousExecutor
+
+
+def session(model: onnx.ModelProto, threads: int, *, optimise: bool) -> onnxruntime.InferenceSession:
+    """An onnxruntime session on the CPU with as many threads as asked."""
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    level = onnxruntime.GraphOptimizationLevel
+    options.graph_optimization_level = level.ORT_ENABLE_ALL if optimise else level.ORT_DISABLE_ALL
+    return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+
+
+def chain(n: int = 1000) -> Pair:
+    """Eager steady state of a chain of tiny Adds; onnxruntime: one thread, optimisations off."""
+    model = add_chain(n)
+    theirs = session(model, 1, optimise=False)
+    feeds = {"v0": np.zeros(8, np.float32)}
+    with HeterogeneousExecutor(model, ["cpu"], children="inline") as ours:
+        name = f"v{n}"
+        assert np.array_equal(ours.run(feeds)[name], theirs.run(None, feeds)[0])
+        return paired(lambda: ours.run(feeds), lambda: theirs.run(None, feeds), runs=31, inner=10)
+
+
+def encoder_step(threads: int, *, optimise: bool = True) -> Pair:
+    """Encoder of 6 layers, hidden 384, 128 tokens; both with `threads` threads."""
+    model = encoder()
+    theirs = session(model, threads, optimise=optimise)
+    feeds = {"x": np.random.default_rng(0).standard_normal((1, 128, 384)).astype(np.float32)}
+    with (
+        threadpool_limits(threads, user_api="blas"),
+        HeterogeneousExecutor(model, ["cpu"], children="inline") as ours,
+    ):
+        (got,), (want,) = ours.run(feeds).values(), theirs.run(None, feeds)
+        np.testing.assert_allclose(got, want, rtol=1e-3, atol=1e-4)
+        return paired(lambda: ours.run(feeds), lambda: theirs.run(None, feeds), runs=25)

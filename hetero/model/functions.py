@@ -1,0 +1,297 @@
+"""Inlining, one level at a time: a call becomes the body of the model's own function, or of the operator's schema."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import onnx
+import onnx.defs
+import onnx_ir as ir
+
+from hetero.errors import ModelError
+from hetero.model.external import DataFiles
+from hetero.model.inference import value_type
+from hetero.model.normalise import normalise
+from hetero.model.source import bodies, library, op_id, own_tensors
+
+if TYPE_CHECKING:
+    from hetero.model.model import Model
+
+MAX_NODES = 4_000_000
+"""Functions that call functions twice each grow without bound; a model beyond this is refused."""
+
+
+def inline(model: Model, keep: Callable[[ir.Node], bool]) -> bool:
+    """Replace each call for which `keep(node)` is False by its body; nodes inside bodies of control flow included.
+
+    One level: calls in what was put in are looked at by the next call of `inline`. Calls are nodes of a function of
+    the model, and operators whose schema has a body for the model's opset (a body that depends on input types is
+    skipped while a type is unknown). What is no call stays, whatever `keep` says. New nodes and values get fresh
+    names, constants are lifted, and types inferred once at the end.
+
+    Returns: whether anything changed.
+    Raises: ModelError for recursion, an opset import that does not fit the model's, too many inputs or outputs, or a
+    model grown beyond MAX_NODES. The model is then left as it was, or with some calls replaced.
+    """
+    check_recursion(model.ir)
+    expander = _Expander(model.ir)
+    if not expander.graph(model.ir.graph, keep):
+        return False
+    with library("the inlined model cannot be normalised"):
+        own_tensors(model.ir.graph, DataFiles(None))
+        normalise(model.ir)
+    model.opsets.update(model.ir.opset_imports)
+    model.refresh()
+    return True
+
+
+def check_recursion(model: ir.Model) -> None:
+    """Raises: ModelError naming a function that calls itself, directly or through others."""
+    calls: dict[ir.OperatorIdentifier, list[ir.OperatorIdentifier]] = {}
+    for identifier, function in model.functions.items():
+        wanted = dict.fromkeys(node.op_identifier() for node in function.all_nodes())
+        calls[identifier] = [called for called in wanted if called in model.functions]
+    done: set[ir.OperatorIdentifier] = set()
+    for start in calls:
+        path: dict[ir.OperatorIdentifier, Iterable[ir.OperatorIdentifier]] = {}
+        if start not in done:
+            path[start] = iter(calls[start])
+        while path:
+            current = next(reversed(path))
+            called = next(iter(path[current]), None)
+            if called is None:
+                done.add(current)
+                del path[current]
+            elif called in path:
+                raise ModelError(f"function {_id(called)} calls itself", op=_id(called))
+            elif called not in done:
+                path[called] = iter(calls[called])
+
+
+def _id(identifier: ir.OperatorIdentifier) -> str:
+    domain, name, overload = identifier
+    return f"{domain}::{name}" + (f":{overload}" if overload else "")
+
+
+class _Expander:
+    def __init__(self, model: ir.Model) -> None:
+        self.model = model
+        self.total = sum(1 for _ in model.graph.all_nodes())
+        self.schema_bodies: dict[tuple[str, str], ir.Function | None] = {}
+
+    def graph(self, graph: ir.Graph, keep: Callable[[ir.Node], bool]) -> bool:
+        changed = False
+        for node in list(graph):
+            for body in bodies(node):
+                changed = self.graph(body, keep) or changed
+            if keep(node):
+                continue
+            function = self._body_of(node)
+            if function is not None:
+                self._replace(graph, node, function)
+                changed = True
+        return changed
+
+    def _body_of(self, node: ir.Node) -> ir.Function | None:
+        own = self.model.functions.get(node.op_identifier())
+        if own is not None:
+            self._import(own, own.opset_imports)
+            return own
+        version = self.model.opset_imports.get(node.domain)
+        if version is None or not onnx.defs.has(node.op_type, version, node.domain):
+            return None
+        schema = onnx.defs.get_schema(node.op_type, version, node.domain)
+        if schema.has_context_dependent_function:
+            return self._read(self._context_dependent(schema, node, version), node)
+        if not schema.has_function:
+            return None
+        key = (node.domain, node.op_type)
+        if key not in self.schema_bodies:
+            opset = self.model.opset_imports.get("") or onnx.defs.onnx_opset_version()
+            fitting = _fitting(schema.function_opset_versions, opset)
+            data = schema.get_function_with_opset_version(fitting) if fitting is not None else b""
+            self.schema_bodies[key] = self._read(data, node)
+        return self.schema_bodies[key]
+
+    def _context_dependent(self, schema: onnx.defs.OpSchema, node: ir.Node, version: int) -> bytes:
+        opset = self.model.opset_imports.get("") or onnx.defs.onnx_opset_version()
+        fitting = _fitting(schema.context_dependent_function_opset_versions, opset)
+        if fitting is None:
+            return b""
+        types: list[bytes] = []
+        for value in node.inputs:
+            if value is None:
+                types.append(onnx.TypeProto().SerializeToString())
+            elif value.type is None or value_type(value) is None:
+                return b""
+            else:
+                types.append(ir.serde.serialize_value(value).type.SerializeToString())
+        with library(f"the function body of {op_id(node)} cannot be built"):
+            proto = ir.serde.serialize_node(node).SerializeToString()
+            body: bytes = schema.get_context_dependent_function_with_opset_version(fitting, proto, types)
+        return body
+
+    def _read(self, data: bytes, node: ir.Node) -> ir.Function | None:
+        if not data:
+            return None
+        with library(f"the function body of {op_id(node)} cannot be read"):
+            proto = onnx.FunctionProto.FromString(data)
+            if not proto.node:
+                return None
+            function = ir.serde.deserialize_function(proto)
+        # The schema's own body names the oldest opset it holds for, and was picked to fit the model's.
+        self._import(
+            function, {d: v for d, v in function.opset_imports.items() if d not in self.model.opset_imports}
+        )
+        return function
+
+    def _import(self, function: ir.Function, imports: dict[str, int]) -> None:
+        """Check that the body means the same under the model's opsets, and add the domains it brings along."""
+        for domain, version in imports.items():
+            domain = "" if domain == "ai.onnx" else domain
+            have = self.model.opset_imports.setdefault(domain, version)
+            if have == version:
+                continue
+            for node in function.all_nodes():
+                if node.domain == domain and node.op_identifier() not in self.model.functions:
+                    there, here = _since(node, version), _since(node, have)
+                    if there != here:
+                        raise ModelError(
+                            f"function {_id(function.identifier())} imports opset {version} of domain "
+                            f"{domain or 'ai.onnx'!r}, the model {have}; {node.op_type} differs between the two",
+                            op=_id(function.identifier()),
+                            node=node.name,
+                        )
+
+    def _replace(self, graph: ir.Graph, node: ir.Node, function: ir.Function) -> None:
+        if len(node.inputs) > len(function.inputs):
+            raise ModelError(
+                f"{len(node.inputs)} inputs are given, the function takes {len(function.inputs)}",
+                node=node.name,
+                op=op_id(node),
+            )
+        if len(node.outputs) > len(function.outputs):
+            raise ModelError(
+                f"{len(node.outputs)} outputs are wanted, the function has {len(function.outputs)}",
+                node=node.name,
+                op=op_id(node),
+            )
+        self.total += sum(1 for _ in function.all_nodes())
+        if self.total > MAX_NODES:
+            raise ModelError(
+                f"inlining its functions makes the model larger than {MAX_NODES} nodes", op=op_id(node)
+            )
+        copier = _Copier(function, node)
+        new_nodes = [copier.node(inner) for inner in function]
+        for old, formal in zip(node.outputs, function.outputs, strict=False):
+            if old.name == "" and not old.uses():
+                continue
+            new = copier.values.get(formal)
+            if new is None:
+                raise ModelError(
+                    f"output {old.name!r} is an input of the function that was left out",
+                    node=node.name,
+                    op=op_id(node),
+                    operand=old.name,
+                )
+            if new.producer() is None or new.producer() not in copier.made or new in copier.taken:
+                # An input handed through, or one value for two outputs: the output needs a value of its own.
+                identity = ir.Node("", "Identity", [new], num_outputs=1, name=f"{node.name}/identity")
+                new_nodes.append(identity)
+                new = identity.outputs[0]
+            copier.taken.add(new)
+            new.name, new.type, new.shape = old.name, old.type, old.shape
+            old.replace_all_uses_with(new, replace_graph_outputs=True)
+        graph.insert_after(node, new_nodes)
+        graph.remove(node, safe=True)
+
+
+def _fitting(versions: Iterable[int], opset: int) -> int | None:
+    """The newest of `versions` that holds at `opset`."""
+    return max((v for v in versions if v <= opset), default=None)
+
+
+def _since(node: ir.Node, version: int) -> int | None:
+    if not onnx.defs.has(node.op_type, version, node.domain):
+        return None
+    since: int = onnx.defs.get_schema(node.op_type, version, node.domain).since_version
+    return since
+
+
+class _Copier:
+    """Copies a function's nodes for one call: inputs become the call's, attribute references its attributes."""
+
+    def __init__(self, function: ir.Function, call: ir.Node) -> None:
+        self.call = call
+        given = {name: a for name, a in function.attributes.items() if a.value is not None or a.is_ref()}
+        self.attributes: dict[str, ir.Attr] = {**given, **call.attributes}
+        self.values: dict[ir.Value, ir.Value | None] = dict.fromkeys(function.inputs)
+        self.values.update(zip(function.inputs, call.inputs, strict=False))
+        self.made: set[ir.Node] = set()
+        self.taken: set[ir.Value] = set()
+        # Shards name values of the call; the stage holds for all that replaces it.
+        self.devices = tuple(replace(c, sharding_specs=()) for c in call.device_configurations)
+
+    def node(self, old: ir.Node) -> ir.Node:
+        inputs = [None if v is None else self.values.get(v, v) for v in old.inputs]
+        attributes = [a for k, v in old.attributes.items() if (a := self._attribute(k, v)) is not None]
+        new = ir.Node(
+            "" if old.domain == "ai.onnx" else old.domain,
+            old.op_type,
+            inputs,
+            attributes,
+            overload=old.overload,
+            num_outputs=len(old.outputs),
+            name=f"{self.call.name}/{old.name or old.op_type}",
+            metadata_props={**self.call.metadata_props, **old.metadata_props},
+            device_configurations=self.devices,
+        )
+        for before, after in zip(old.outputs, new.outputs, strict=True):
+            after.name = f"{self.call.name}/{before.name}" if before.name else ""
+            after.type, after.shape = before.type, before.shape
+            self.values[before] = after
+        self.made.add(new)
+        return new
+
+    def _attribute(self, name: str, old: ir.Attr) -> ir.Attr | None:
+        if old.is_ref():
+            found = self.attributes.get(old.ref_attr_name or "")
+            if found is None:  # an attribute that the call leaves out is left out inside
+                return None
+            # A graph given by the call captures the caller's values: it is copied too, since it may be used twice.
+            return self._with_name(name, found)
+        return self._with_name(name, old)
+
+    def _with_name(self, name: str, old: ir.Attr) -> ir.Attr:
+        if old.type == ir.AttributeType.GRAPH:
+            return ir.AttrGraph(name, self._graph(old.as_graph()))
+        if old.type == ir.AttributeType.GRAPHS:
+            return ir.AttrGraphs(name, [self._graph(g) for g in old.as_graphs()])
+        return ir.Attr(name, old.type, old.value)
+
+    def _graph(self, old: ir.Graph) -> ir.Graph:
+        inputs = [self._formal(v) for v in old.inputs]
+        initializers = [self._formal(v) for v in old.initializers.values()]
+        nodes = [self.node(n) for n in old]
+        outputs = [self.values.get(v, v) for v in old.outputs]
+        if any(v is None for v in outputs):
+            raise ModelError(
+                "a body returns an input of the function that was left out",
+                node=self.call.name,
+                op=op_id(self.call),
+            )
+        return ir.Graph(
+            inputs,
+            [v for v in outputs if v is not None],
+            nodes=nodes,
+            initializers=initializers,
+            name=old.name,
+        )
+
+    def _formal(self, old: ir.Value) -> ir.Value:
+        name = f"{self.call.name}/{old.name}"
+        new = ir.Value(name=name, type=old.type, shape=old.shape, const_value=old.const_value)
+        self.values[old] = new
+        return new

@@ -1,0 +1,109 @@
+"""A loaded model: the normalised graph, its signature, its weights and its digest."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+
+import onnx_ir as ir
+
+from hetero.errors import ModelError
+from hetero.model.digest import model_digest, structure_digest
+from hetero.model.functions import check_recursion
+from hetero.model.inference import infer, value_type
+from hetero.model.normalise import normalise
+from hetero.model.source import ModelSource, library, read
+from hetero.model.tensors import HostTensor
+from hetero.model.weights import Weights
+from hetero.types import ValueType
+
+
+@dataclass(slots=True, eq=False)
+class Model:
+    """A model in normal form.
+
+    `ir`: the graph; the only copy, changed by inlining alone. All nodes and values have distinct, non-empty names (an
+    output that is left out has the empty one), and the main graph alone has initializers.
+    `inputs`: what a caller must feed. `optional_inputs`: inputs with a default among the weights. `outputs`: with None
+    where inference found no type. All in the model's order.
+    """
+
+    ir: ir.Model
+    name: str
+    opsets: dict[str, int]
+    inputs: tuple[tuple[str, ValueType], ...]
+    optional_inputs: tuple[str, ...]
+    outputs: tuple[tuple[str, ValueType | None], ...]
+    metadata: dict[str, str]
+    weights: Weights
+    _structure: bytes = field(repr=False)
+    _constants: tuple[HostTensor, ...] = field(repr=False)
+    _digest: str | None = field(default=None, repr=False)
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 (hex) of the graph and of every weight's bytes as loaded; inlining does not change it.
+
+        Holds no path, so it is the same on every machine. The first use reads all weights, a later one nothing.
+        """
+        if self._digest is None:
+            self._digest = model_digest(self._structure, self._constants)
+        return self._digest
+
+    def refresh(self) -> None:
+        """Infer all types again and take over those of the outputs, after the graph was changed."""
+        infer(self.ir)
+        self.outputs = _outputs(self.ir.graph)
+
+
+def load_model(source: ModelSource, *, base_dir: str | os.PathLike[str] | None = None) -> Model:
+    """Load, check, normalise and infer a model; `source` is never changed.
+
+    `source`: a path to an .onnx file, its bytes, an onnx.ModelProto or an onnx_ir.Model. External data are mapped, not
+    read, and must lie in the directory of the path, or in `base_dir`.
+    Raises: ModelError for anything that is no sound model.
+    """
+    model = read(source, base_dir)
+    graph = model.graph
+    with library("the model cannot be normalised"):
+        check_recursion(model)
+        if (model.ir_version or 0) < 4:
+            # Before IR 4 every initializer had to be listed as an input too; none was meant to be fed.
+            kept = [v for v in graph.inputs if not v.is_initializer()]
+            graph.inputs.clear()
+            graph.inputs.extend(kept)
+        normalise(model)
+        infer(model)
+    inputs: list[tuple[str, ValueType]] = []
+    optional: list[str] = []
+    for value in graph.inputs:
+        type_ = value_type(value)
+        name = value.name
+        if name is None or type_ is None:
+            raise ModelError(f"input {name!r} has no type", operand=name)
+        if value.is_initializer():
+            optional.append(name)
+        else:
+            inputs.append((name, type_))
+    weights = Weights(graph)
+    return Model(
+        ir=model,
+        name=graph.name or "model",
+        opsets=dict(model.opset_imports),
+        inputs=tuple(inputs),
+        optional_inputs=tuple(optional),
+        outputs=_outputs(graph),
+        metadata=dict(model.metadata_props),
+        weights=weights,
+        _structure=structure_digest(model),
+        # Copies of the handles: inlining may rename or drop an initializer.
+        _constants=tuple(_snapshot(weights.tensor(name)) for name in weights),
+    )
+
+
+def _snapshot(tensor: HostTensor) -> HostTensor:
+    return HostTensor(tensor.name, tensor.dtype, tensor.shape.numpy(), tensor.numpy)
+
+
+def _outputs(graph: ir.Graph) -> tuple[tuple[str, ValueType | None], ...]:
+    return tuple((v.name or "", value_type(v)) for v in graph.outputs)

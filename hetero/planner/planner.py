@@ -1,0 +1,152 @@
+"""From a model and providers to a plan: lower, place, partition, find the transfers, assemble the programs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from hetero.errors import OptionError, ProviderError
+from hetero.model.functions import inline
+from hetero.model.inference import value_type
+from hetero.model.model import Model
+from hetero.planner.bodies import named_bodies
+from hetero.planner.graph import PlanGraph
+from hetero.planner.options import pack_option
+from hetero.planner.partition import partition_nodes
+from hetero.planner.placement import Candidate, Placed, Verdict, judge, settle_all
+from hetero.planner.plan import Partition, Plan
+from hetero.planner.shape_math import LIMIT, elements
+from hetero.planner.transfers import boundaries, plan_transfers
+from hetero.program.assemble import build_program, default_dispatch
+from hetero.program.lower import Lowering
+from hetero.program.operation import Operation
+from hetero.program.program import NO_SLOT, Dispatch, Port, Program
+from hetero.providers.base import ProviderConfig
+from hetero.types import ValueType
+
+
+def plan_model(model: Model, providers: Sequence[Candidate], *, strict: bool = False) -> Plan:
+    """Split `model` over `providers` (best first) into a plan.
+
+    Calls of functions that no provider has a kernel for are inlined, in `model` itself, until none is left; what a
+    provider claims whole is kept. Inputs with a default (`Model.optional_inputs`) are inputs of the plan like others.
+    A graph without nodes gives a plan without partitions. Linear in nodes.
+
+    Raises: UnsupportedNodeError where nobody takes a node; PlanError with `strict` where one is not on the first
+    provider; OptionError for provider options that are not plain data; ProviderError for no providers, or two of one
+    name; ModelError for what lowering or inlining refuses.
+    """
+    check_providers([p.config for p in providers])
+    while True:
+        graph = graph_of(model)
+        verdicts = judge(graph, providers)
+        if not _inline(model, graph, verdicts):
+            break
+    placed = settle_all(graph, providers, verdicts, strict=strict)
+    return assemble(
+        graph, placed, [p.config for p in providers], name=model.name, digest=model.digest, opsets=model.opsets
+    )
+
+
+def check_providers(configs: Sequence[ProviderConfig]) -> None:
+    """Raises: ProviderError for no providers or two of one name; OptionError for options that are not plain data."""
+    if not configs:
+        raise ProviderError("the list of providers is empty")
+    names = [config.name for config in configs]
+    for name in names:
+        if names.count(name) > 1:
+            raise ProviderError(f"provider {name} is given twice", device=name)
+    for config in configs:
+        for key, value in config.options:
+            try:
+                pack_option(value)
+            except OptionError as error:
+                raise error.at(operand=key, device=config.name) from error.__cause__
+
+
+def graph_of(model: Model) -> PlanGraph:
+    """The model's graph as planning sees it; linear."""
+    graph = model.ir.graph
+    nodes = Lowering(model.opsets, value_type).operations(graph)
+    types: dict[str, ValueType | None] = {v.name or "": value_type(v) for v in graph.inputs}
+    inputs = tuple(types)
+    constants: dict[str, int] = {}
+    for name, value in graph.initializers.items():
+        if name not in types:
+            types[name] = value_type(value)
+            size = elements(types[name])
+            constants[name] = LIMIT + 1 if size is None else size
+    for node in nodes:
+        types.update(zip(node.outputs, node.types, strict=True))
+    types.pop("", None)
+    return PlanGraph(nodes, inputs, tuple(v.name or "" for v in graph.outputs), constants, types)
+
+
+def _inline(model: Model, graph: PlanGraph, verdicts: Sequence[Verdict]) -> bool:
+    """Inline the calls that nobody has a kernel for; returns whether there were any."""
+    kept: set[str] = set()
+    for node, verdict in zip(graph.nodes, verdicts, strict=True):
+        if verdict.native:
+            kept.add(node.op.name)
+            kept.update(inner.op.name for inner in verdict.inner)
+    return not all(v.native for v in verdicts) and inline(model, lambda node: node.name in kept)
+
+
+def assemble(
+    graph: PlanGraph,
+    placed: Placed,
+    providers: Sequence[ProviderConfig],
+    *,
+    name: str,
+    digest: str,
+    opsets: Mapping[str, int],
+) -> Plan:
+    """The plan for nodes that are placed: their partitions, programs and transfers."""
+    groups = partition_nodes(graph.predecessors(), placed.children)
+    bounds = boundaries(graph, groups, placed.children)
+
+    def classify(op: Operation) -> Dispatch:
+        found = placed.dispatch.get(op.name)
+        return default_dispatch(op) if found is None else found
+
+    partitions = tuple(
+        Partition(
+            number,
+            bound.child,
+            build_program(
+                f"partition {number}",
+                [graph.nodes[i] for i in group],
+                [(n, graph.types.get(n)) for n in bound.inputs],
+                bound.outputs,
+                {n: graph.types.get(n) for n in bound.constants},
+                classify,
+                opsets=opsets,
+            ),
+        )
+        for number, (group, bound) in enumerate(zip(groups, bounds, strict=True))
+    )
+    parcels, transfers = plan_transfers(bounds, graph.inputs, graph.outputs, graph.types)
+    held: list[set[str]] = [set() for _ in providers]
+    for partition in partitions:
+        held[partition.child].update(_constants(partition.program))
+    return Plan(
+        name,
+        digest,
+        tuple(providers),
+        tuple(Port(n, NO_SLOT, graph.types.get(n)) for n in graph.inputs),
+        tuple(Port(n, NO_SLOT, graph.types.get(n)) for n in graph.outputs),
+        partitions,
+        parcels,
+        transfers,
+        tuple(tuple(sorted(names)) for names in held),
+        tuple(placed.placements),
+    )
+
+
+def _constants(program: Program) -> Iterator[str]:
+    """The initializers that the program or a body inside it reads."""
+    for port in program.constants:
+        yield port.name
+    for instruction in program.instructions:
+        if instruction.op.attributes:
+            for _, body in named_bodies(instruction.op):
+                yield from _constants(body)
