@@ -77,11 +77,17 @@ def power(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
         return _float_power(output, y, xp)
     if y.dtype in FLOATS:
         return _integer_to_float_power(output, y, xp)
-    parts: tuple[Part, ...] = ((y.shape, x.dtype), (y.shape, BOOL), (output.shape, BOOL), (x.shape, BOOL))
+    parts: tuple[Part, ...] = (
+        (y.shape, x.dtype),
+        (y.shape, BOOL),
+        (output.shape, BOOL),
+        (x.shape, BOOL),
+        (x.shape, BOOL),
+    )
 
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Call:
         base, exponent, out = *inputs, outputs[0]
-        natural, negative, zero, other = carve(workspace, *parts)
+        natural, negative, zero, other, minus = carve(workspace, *parts)
 
         def call() -> None:
             # 1 and -1 to a negative power are 1 or themselves, by its lowest bit; all else truncates to 0.
@@ -90,7 +96,9 @@ def power(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
             xp.bitwise_and(natural, 1, out=natural, where=negative)
             xp.power(base, natural, out)
             xp.equal(base, 1, other)
-            xp.logical_or(other, base == -1 if x.dtype in SIGNED else other, other)
+            if x.dtype in SIGNED:
+                xp.equal(base, -1, minus)
+                xp.logical_or(other, minus, other)
             xp.logical_not(other, other)
             xp.logical_and(negative, other, zero)
             xp.copyto(out, x.dtype.type(0), where=zero)
@@ -189,9 +197,10 @@ def clip(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
     dtype = one_dtype(op, (x,), NUMBERS)
     output = TensorSpec(dtype, x.shape)
     if op.version < 11:
-        low, high = op.attr("min"), op.attr("max")
-        bounds = [None if v is None else np.asarray(v).astype(dtype) for v in (low, high)]
-        return computed((output,), lambda i, o, _: _clip(xp, i[0], *bounds, o[0]), overwrites=((0, 0),))
+        low, high = (
+            None if v is None else np.asarray(v).astype(dtype) for v in (op.attr("min"), op.attr("max"))
+        )
+        return computed((output,), lambda i, o, _: _clip(xp, i[0], low, high, o[0]), overwrites=((0, 0),))
     for name, spec in (("min", given(specs, 1)), ("max", given(specs, 2))):
         if spec is not None and spec.dtype != dtype:
             raise KernelError(f"is {spec.dtype}, the input is {dtype}", op=op.id, node=op.name, operand=name)
@@ -211,14 +220,14 @@ def _clip(xp: Any, x: Any, low: Any, high: Any, out: Any) -> Call:
     if low is None and high is None:
         return partial(out.__setitem__, ..., x)
     if high is None:
-        return partial(xp.maximum, x, low, out)
+        return partial(xp.maximum, x, low, out=out)
     if low is None:
-        return partial(xp.minimum, x, high, out)
+        return partial(xp.minimum, x, high, out=out)
     if x.dtype.kind == "V":  # ml_dtypes' floats have no clip of their own
 
         def call() -> None:
-            xp.maximum(x, low, out)
-            xp.minimum(out, high, out)
+            xp.maximum(x, low, out=out)
+            xp.minimum(out, high, out=out)
 
         return call
     return partial(x.clip, low, high, out)

@@ -50,6 +50,19 @@ def conv_shape(op: Operation, x: TensorSpec, w: TensorSpec) -> ConvShape:
     return ConvShape(x.shape[0], channels, maps, group, window_of(op, x.shape[2:], w.shape[2:]))
 
 
+def route(
+    shape: ConvShape, dtype: np.dtype[Any], xp: Any, *, exact: bool = False
+) -> tuple[tuple[Part, ...], Bind]:
+    """Workspace parts and bind of the route for this shape: of one that only adds products, if `exact`."""
+    if pointwise_serves(shape):
+        return (), bind_pointwise(shape, xp)
+    if depthwise_serves(shape, dtype, xp):
+        return (), bind_depthwise(shape)
+    if not exact and winograd_serves(shape, dtype, xp):
+        return winograd_parts(shape), bind_winograd(shape)
+    return gemm_parts(shape, dtype, xp), bind_gemm(shape, dtype, xp)
+
+
 @kernel("Conv", versions=(1, 11, 22))
 def conv(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
     """X (N, C, D1…), W (M, C/group, k1…), optional B (M) -> (N, M, o1…), in X's float dtype."""
@@ -63,15 +76,6 @@ def conv(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
         raise KernelError(
             f"bias of shape {list(b.shape)} for {shape.maps} maps", op=op.id, node=op.name, operand="B"
         )
-    parts: tuple[Part, ...] = ()
-    bind: Bind
-    if pointwise_serves(shape):
-        bind = bind_pointwise(shape, xp)
-    elif depthwise_serves(shape, x.dtype, xp):
-        bind = bind_depthwise(shape)
-    elif winograd_serves(shape, x.dtype, xp):
-        parts, bind = winograd_parts(shape), bind_winograd(shape)
-    else:
-        parts, bind = gemm_parts(shape, x.dtype, xp), bind_gemm(shape, x.dtype, xp)
+    parts, bind = route(shape, x.dtype, xp)
     output = TensorSpec(x.dtype, (shape.batch, shape.maps, *shape.window.outputs))
     return computed((output,), bind, contiguous=(0, 1, 2), workspace_bytes=carved_bytes(*parts))

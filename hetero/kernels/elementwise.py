@@ -37,23 +37,8 @@ UFUNCS = {
 }  # fmt: skip
 """Operator -> the ufunc that it is. `rint` rounds half to even, as Round does."""
 
-SILENT = frozenset(
-    (
-        "Abs",
-        "Neg",
-        "Floor",
-        "Ceil",
-        "Round",
-        "IsNaN",
-        "Max",
-        "Min",
-        "Equal",
-        "Less",
-        "LessOrEqual",
-        "Greater",
-        "GreaterOrEqual",
-    )  # fmt: skip
-)
+SILENT = frozenset(("Abs", "Neg", "Floor", "Ceil", "Round", "IsNaN", "Max", "Min",
+                    "Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual"))  # fmt: skip
 """These raise no floating-point flag on any operand."""
 
 
@@ -136,8 +121,9 @@ def variadic(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
         out = outputs[0]
         if len(inputs) == 1:
             return partial(out.__setitem__, ..., inputs[0])
-        calls: list[Call] = [partial(function, inputs[0], inputs[1], out)]
-        calls += [partial(function, out, x, out) for x in inputs[2:]]
+        # NumPy deprecates a positional output of maximum and minimum.
+        calls: list[Call] = [partial(function, inputs[0], inputs[1], out=out)]
+        calls += [partial(function, out, x, out=out) for x in inputs[2:]]
         if op.op_type == "Mean":
             calls.append(partial(xp.multiply, out, out.dtype.type(1 / len(inputs)), out))
         call = in_turn(calls)

@@ -75,7 +75,7 @@ def _erf64(xp: Any, x: Array, out: Array, t: Array, p: Array, q: Array, large: A
     # Beyond 0.46875: 1 - exp(-x²) C(|x|) / D(|x|), with the sign of x. At 6 that is 1 to the last bit.
     xp.absolute(x, t)
     xp.greater(t, _SMALL, large)
-    xp.minimum(t, 6.0, t)
+    xp.minimum(t, 6.0, out=t)
     _horner(xp, t, p, _C64)
     _horner(xp, t, q, _D64)
     xp.divide(p, q, p)

@@ -41,10 +41,12 @@ def chain(
     spec: TensorSpec,
     step: Callable[..., None],
     *,
+    output: TensorSpec | None = None,
     scratch: Sequence[npt.DTypeLike] = (),
     in_place: bool = True,
 ) -> Compiled:
-    """The kernel that runs `step(x, out, *scratch)` over flat pieces of input 0 and output 0, both of `spec`.
+    """The kernel that runs `step(x, out, *scratch)` over flat pieces of input 0 and output 0, both of `spec`
+    (the output of `output` where that is given, of the same shape).
 
     `step` writes every element of `out` by ufuncs with outputs; `scratch` are the dtypes of the arrays, as long as
     the piece, that it needs beside it. `in_place`: `out` may be `x`.
@@ -67,7 +69,7 @@ def chain(
         )
 
     return computed(
-        (spec,),
+        (output or TensorSpec(spec.dtype, spec.shape),),
         bind,
         contiguous=(0,),
         overwrites=((0, 0),) if in_place else (),

@@ -257,6 +257,8 @@ def gather_nd(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
     if not 0 <= batch < min(len(x.shape), len(indices.shape)):
         fail(op, f"{batch} is out of range for ranks {len(x.shape)} and {len(indices.shape)}", "batch_dims")
     rows = FlatRows(op, x, indices, batch)
+    if indices.shape[-1] == 0:
+        fail(op, "tuples of no index select nothing", "indices")
     out = TensorSpec(x.dtype, (*indices.shape[:-1], *rows.rest))
 
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Call:
@@ -275,8 +277,6 @@ def gather_nd(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
 
         return call
 
-    if indices.shape[-1] == 0:
-        fail(op, "tuples of no index select nothing", "indices")
     return computed([out], bind, contiguous={0}, workspace_bytes=carved_bytes(*rows.parts))
 
 

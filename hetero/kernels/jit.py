@@ -112,14 +112,7 @@ class Jitted:
             # Multiply-adds may fuse; sums keep their order, so results do not hang on the vector width.
             "fastmath": {"contract", "nsz"},
         }
-        scope = {
-            name: numba.njit(**(options | {"parallel": False, "inline": "always"}))(_rebound(value, {}))
-            if getattr(value, "__jit_inline__", False)
-            else value
-            for name, value in self.function.__globals__.items()
-        }
-        scope["prange"] = numba.prange
-        function = _rebound(self.function, scope)
+        function = _rebound(self.function, numba, options | {"parallel": False})
         if parallel:  # the two variants must not share one cache file
             function.__qualname__ += "_parallel"
         signatures = [_signature(numba, s) for s in self.signatures]
@@ -129,11 +122,14 @@ class Jitted:
             return numba.njit(signatures, **options)(function)
 
 
-def _rebound(function: Any, scope: dict[str, Any]) -> Any:
-    """The same code over other globals."""
-    copy = types.FunctionType(
-        function.__code__, scope or function.__globals__, function.__name__, function.__defaults__
-    )
+def _rebound(function: Any, numba: Any, options: dict[str, Any]) -> Any:
+    """The same code over globals in which `prange` is numba's, and the inline helpers it calls are compiled."""
+    scope = dict(function.__globals__)
+    for name in function.__code__.co_names:
+        if getattr(scope.get(name), "__jit_inline__", False):
+            scope[name] = numba.njit(**options)(_rebound(scope[name], numba, options))
+    scope["prange"] = numba.prange
+    copy = types.FunctionType(function.__code__, scope, function.__name__, function.__defaults__)
     copy.__qualname__ = function.__qualname__
     copy.__module__ = function.__module__
     return copy

@@ -203,16 +203,27 @@ def expand(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
 
 
 def selected(
-    x: TensorSpec, selections: Sequence[tuple[slice, ...]], shapes: Sequence[tuple[int, ...]], xp: Any
+    op: Operation,
+    x: TensorSpec,
+    selections: Sequence[tuple[slice, ...]],
+    shapes: Sequence[tuple[int, ...]],
+    xp: Any,
 ) -> Compiled:
-    """One output per selection of the input: views, or copies."""
+    """One output per selection of the input (None where it is omitted): views, or copies."""
+    specs = [
+        TensorSpec(x.dtype, shape) if present else None
+        for shape, present in zip(shapes, op.present_outputs, strict=True)
+    ]
 
     def view(inputs: Sequence[Any]) -> tuple[Array, ...]:
-        return tuple(inputs[0][selection] for selection in selections)
+        return tuple(
+            None if spec is None else inputs[0][(*selection, ...)]
+            for spec, selection in zip(specs, selections, strict=True)
+        )
 
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Call:
         copies = [
-            partial(xp.copyto, out, inputs[0][selection])
+            partial(xp.copyto, out, inputs[0][(*selection, ...)])
             for out, selection in zip(outputs, selections, strict=True)
             if out is not None
         ]
@@ -225,7 +236,7 @@ def selected(
 
         return call
 
-    return viewed([TensorSpec(x.dtype, shape) for shape in shapes], view, bind)
+    return viewed(specs, view, bind)
 
 
 def clamped_slice(start: int, end: int, step: int, extent: int) -> tuple[slice, int]:
@@ -272,7 +283,7 @@ def slice_(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
         if step == 0:
             fail(op, f"the step along axis {axis} is 0", "steps")
         selection[axis], shape[axis] = clamped_slice(start, end, step, x.shape[axis])
-    return selected(x, [tuple(selection)], [tuple(shape)], xp)
+    return selected(op, x, [tuple(selection)], [tuple(shape)], xp)
 
 
 @kernel("Split", versions=(2, 11, 13, 18), dispatch=Dispatch.VIEW, values=(1,))
@@ -308,4 +319,4 @@ def split(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
         selections.append((*before, slice(at, at + size)))
         shapes.append((*x.shape[:axis], size, *x.shape[axis + 1 :]))
         at += size
-    return selected(x, selections, shapes, xp)
+    return selected(op, x, selections, shapes, xp)

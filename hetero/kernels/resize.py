@@ -166,7 +166,7 @@ def _resize(
             )
         ).identity(x.shape[axis])
     ]
-    return computed_passes(op, x, output, tables, fill, xp)
+    return _passes(op, x, output, tables, fill, how.antialias, xp)
 
 
 def _ordered(x: TensorSpec, tables: Sequence[AxisTable]) -> list[AxisTable]:
@@ -177,12 +177,19 @@ def _ordered(x: TensorSpec, tables: Sequence[AxisTable]) -> list[AxisTable]:
     return [*sorted(shrinking, key=lambda t: t.axis), *sorted(growing, key=lambda t: -t.axis)]
 
 
-def computed_passes(
-    op: Operation, x: TensorSpec, output: TensorSpec, tables: Sequence[AxisTable], fill: float, xp: Any
+def _passes(
+    op: Operation,
+    x: TensorSpec,
+    output: TensorSpec,
+    tables: Sequence[AxisTable],
+    fill: float,
+    rounded: bool,
+    xp: Any,
 ) -> Compiled:
     """x resampled by `tables` into `output`, in x's dtype where it is float32 or float64, else in float32.
 
-    Nearest alone moves elements and so takes any dtype. Integers are cut towards zero and held in their range.
+    Nearest alone moves elements and so takes any dtype. Integers are held in their range, and rounded (halves up)
+    or cut towards zero: onnxruntime does the one with antialias, the other without.
     """
     exact = all(t.exact for t in tables)
     real = x.dtype if x.dtype in FLOATS or exact else np.dtype(np.float32)
@@ -218,7 +225,7 @@ def computed_passes(
                 where = (*(slice(None),) * table.axis, xp.asarray(table.outside))
                 steps.append(lambda where=where: last.__setitem__(where, fill))  # type: ignore[misc]
         if casts:
-            steps.append(lambda: _narrow(xp, last, outputs[0]))
+            steps.append(lambda: _narrow(xp, last, outputs[0], rounded))
 
         def call() -> None:
             for step in steps:
@@ -243,9 +250,11 @@ def _pass(xp: Any, table: AxisTable, source: Array, target: Array) -> Call:
     return lambda: act(x, y, index, weight)
 
 
-def _narrow(xp: Any, source: Array, target: Array) -> None:
-    """source into target's dtype; integers are cut towards zero after clamping to their range."""
+def _narrow(xp: Any, source: Array, target: Array, rounded: bool) -> None:
+    """source into target's dtype; integers clamped to their range, and rounded or cut."""
     if target.dtype.kind in "iu":
+        if rounded:
+            xp.floor(xp.add(source, 0.5, out=source), out=source)
         limits = np.iinfo(target.dtype)
         xp.clip(source, float(limits.min), float(limits.max), out=source)
     with np.errstate(over="ignore", invalid="ignore"):

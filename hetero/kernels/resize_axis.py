@@ -61,29 +61,35 @@ def positions(
 ) -> HostArray:
     """The input coordinate of each of `count` outputs, in how.coordinates. `length`: extent * scale before rounding.
 
-    In float32 where a tie or an edge decides between elements: that is how other runtimes break it.
+    Rounded to float32 where a tie or an edge decides between elements, so that the last bits of a double do not.
     """
-    single = how.mode == "nearest" or how.coordinates == "tf_crop_and_resize"
-    real = np.dtype(np.float32 if single else np.float64).type
-    x = np.arange(count, dtype=real)
-    factor, half = real(scale), real(0.5)
+    exact = _positions(how, extent, count, scale, length, roi)
+    if how.mode == "nearest" or how.coordinates == "tf_crop_and_resize":
+        return exact.astype(np.float32)
+    return exact
+
+
+def _positions(
+    how: Sampling, extent: int, count: int, scale: float, length: float, roi: tuple[float, float]
+) -> HostArray:
+    x: HostArray = np.arange(count, dtype=np.float64)
     if how.coordinates == "align_corners":
-        return x * real(extent - 1) / real(length - 1) if length != 1 else np.zeros_like(x)
+        return x * ((extent - 1) / (length - 1)) if length != 1 else x * 0
     if how.coordinates == "asymmetric":
-        return x / factor
+        return x / scale
     if how.coordinates == "tf_half_pixel_for_nn":
-        return (x + half) / factor
+        return (x + 0.5) / scale
     if how.coordinates == "tf_crop_and_resize":
-        start, end, last = real(roi[0]), real(roi[1]), real(extent - 1)
+        start, end = roi
         if count <= 1:
-            return np.full(count, half * (start + end) * last, real)
-        return start * last + x * (end - start) * last / real(count - 1)
+            return np.full(count, 0.5 * (start + end) * (extent - 1))
+        return start * (extent - 1) + x * ((end - start) * (extent - 1) / (count - 1))
     if how.coordinates == "pytorch_half_pixel" and count <= 1:
-        return np.zeros_like(x)
-    found = (x + half) / factor - half
+        return x * 0
+    found: HostArray = (x + 0.5) / scale - 0.5
     if how.coordinates == "half_pixel_symmetric" and length > 0:
-        found = found + real(extent / 2) * (1 - real(count) / real(length))
-    return found  # type: ignore[no-any-return]
+        found += extent / 2 * (1 - count / length)
+    return found
 
 
 def axis_table(
@@ -99,7 +105,7 @@ def axis_table(
     left = np.ceil(x) - 1  # so that the ratio lies in (0, 1]
     ratio = (x - left)[:, None]
     shrink = min(scale, 1.0) if how.antialias else 1.0
-    curve: Callable[[HostArray], HostArray] = _triangle if how.mode == "linear" else _cubic(how.cubic_a)
+    curve: Callable[[HostArray], Any] = _triangle if how.mode == "linear" else _cubic(how.cubic_a)
     support = 1 if how.mode == "linear" else 2
     first = int(np.floor(-support / shrink)) + 1
     steps = np.arange(first, 2 - first if how.mode == "linear" or shrink < 1 else 3)
@@ -119,7 +125,7 @@ def axis_table(
     return AxisTable(axis, np.ascontiguousarray(index), np.ascontiguousarray(weight), outside, exact)
 
 
-def _nearest(mode: str, x: HostArray, scale: float) -> HostArray:
+def _nearest(mode: str, x: HostArray, scale: float) -> Any:
     half = x.dtype.type(0.5)
     if mode == "round_prefer_floor":
         return np.ceil(x - half)
@@ -130,14 +136,14 @@ def _nearest(mode: str, x: HostArray, scale: float) -> HostArray:
     return np.floor(x)
 
 
-def _triangle(distance: HostArray) -> HostArray:
+def _triangle(distance: HostArray) -> Any:
     return np.maximum(1 - np.abs(distance), 0)
 
 
-def _cubic(a: float) -> Callable[[HostArray], HostArray]:
+def _cubic(a: float) -> Callable[[HostArray], Any]:
     """The convolution curve of Keys (1981) with parameter a."""
 
-    def curve(distance: HostArray) -> HostArray:
+    def curve(distance: HostArray) -> Any:
         d = np.abs(distance)
         near = ((a + 2) * d - (a + 3)) * d * d + 1
         far = ((a * d - 5 * a) * d + 8 * a) * d - 4 * a

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -19,14 +20,14 @@ from hetero.types import Array, Spec, TensorSpec
 REDUCTIONS = {"add": "add", "mul": "multiply", "max": "maximum", "min": "minimum"}
 
 
-def _reduction(op: Operation, x: TensorSpec, xp: Any) -> Callable[[Array, Array, Array], None] | None:
-    """What folds updates in (target, positions, updates), or None where the last one simply stands.
+def _writer(op: Operation, x: TensorSpec, xp: Any) -> Callable[[Array, Array, Array], None]:
+    """What writes (target, positions, updates); without a reduction the last update of a place stands.
 
     Raises: UnsupportedError for what this version, dtype or array module does not fold.
     """
     name = op.attr("reduction", "none")
     if name == "none":
-        return None
+        return operator.setitem
     allowed = {16: ("add", "mul"), 18: ("add", "mul", "max", "min")}.get(op.version, ())
     if name not in allowed:
         fail(op, f"{name!r} is no reduction of version {op.version}", "reduction")
@@ -34,9 +35,9 @@ def _reduction(op: Operation, x: TensorSpec, xp: Any) -> Callable[[Array, Array,
         raise UnsupportedError("cannot reduce strings", op=op.id, node=op.name, operand="reduction")
     if name == "mul" and xp is not np:
         raise UnsupportedError("multiplies into place on the host alone", op=op.id, node=op.name)
-    fold = getattr(xp, REDUCTIONS[name]).at
+    fold: Callable[[Array, Array, Array], None] = getattr(xp, REDUCTIONS[name]).at
     if xp is not np or x.dtype.kind in "biu":
-        return lambda target, positions, updates: fold(target, positions, updates)
+        return fold
 
     def quiet(target: Array, positions: Array, updates: Array) -> None:
         with np.errstate(all="ignore"):
@@ -71,12 +72,12 @@ def scatter_elements(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
     axis = axis_of(op, op.attr("axis", 0), len(x.shape))
     same_shape(op, specs, 2, indices.shape, "updates")
     flat = FlatElements(op, x, indices, axis)
-    fold = _reduction(op, x, xp)
+    writer = _writer(op, x, xp)
 
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Call:
         (work,) = carve(workspace, *flat.parts)
         target, positions, updates = outputs[0].reshape(-1), work.reshape(-1), inputs[2].reshape(-1)
-        write = partial(fold or target.__setitem__, *(() if fold is None else (target,)), positions, updates)
+        write = partial(writer, target, positions, updates)
         copy = _copied(inputs[0], outputs[0], xp)
         if indices.size == 0:
             return copy or bool
@@ -97,7 +98,7 @@ def scatter_nd(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
     x, indices = tensor(op, specs, 0), tensor(op, specs, 1)
     rows = FlatRows(op, x, indices, 0)
     same_shape(op, specs, 2, (*indices.shape[:-1], *rows.rest), "updates")
-    fold = _reduction(op, x, xp)
+    writer = _writer(op, x, xp)
 
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Call:
         work, scratch = carve(workspace, *rows.parts)
@@ -108,7 +109,7 @@ def scatter_nd(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
         target = outputs[0].reshape(n) if width == 1 else outputs[0].reshape(n, width)
         updates = inputs[2].reshape(work.size) if width == 1 else inputs[2].reshape(work.size, width)
         positions = work.reshape(-1)
-        write = partial(fold or target.__setitem__, *(() if fold is None else (target,)), positions, updates)
+        write = partial(writer, target, positions, updates)
         return _scattered(copy, rows.bind(inputs[1], work, scratch, xp), write, nothing_to_write=width == 0)
 
     return computed(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -51,10 +52,25 @@ def compress(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
     return dynamic(run)
 
 
-def _codes(x: Array, xp: Any) -> tuple[Array, Array]:
-    """Sorted distinct elements of x, and for each element the rank of its value; keeps order under comparison."""
-    values, codes = xp.unique(x, return_inverse=True)
-    return values, codes.reshape(x.shape)
+def _ranks(rows: Array, xp: Any) -> Array:
+    """For each of `rows` (any shape behind axis 0) the rank among the distinct ones, compared element by element.
+
+    Elements are replaced by the ranks of their values first: unique's own axis= takes neither strings nor
+    empty slices.
+    """
+    n = rows.shape[0]
+    width = math.prod(rows.shape[1:])
+    _, codes = xp.unique(rows, return_inverse=True)
+    codes = codes.reshape(n, width)
+    if n == 0 or width == 0:
+        return xp.zeros(n, xp.int64)
+    order = xp.lexsort(codes.T[::-1])
+    ordered = codes[order]
+    fresh = xp.zeros(n, xp.int64)
+    fresh[1:] = (ordered[1:] != ordered[:-1]).any(axis=1)
+    ranks = xp.empty(n, xp.int64)
+    ranks[order] = xp.cumsum(fresh)
+    return ranks
 
 
 @kernel("Unique", versions=(11, 28))
@@ -68,21 +84,7 @@ def unique(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
     def run(inputs: Sequence[Any]) -> tuple[Array | None, ...]:
         data = inputs[0]
         rows = data.reshape(-1) if at is None else data.swapaxes(0, at)
-        if at is None:
-            key = rows
-        else:
-            # Slices compare as rows of codes: NumPy's axis= takes neither strings nor empty slices.
-            _, codes = _codes(rows.reshape(rows.shape[0], -1), xp)
-            key = codes
-            if rows.shape[0]:
-                order = xp.lexsort(codes.T[::-1]) if codes.shape[1] else xp.arange(codes.shape[0])
-                ordered = codes[order]
-                fresh = xp.ones(len(order), bool)
-                fresh[1:] = (ordered[1:] != ordered[:-1]).any(axis=1)
-                key = xp.empty(len(order), xp.int64)
-                key[order] = xp.cumsum(fresh)
-            else:
-                key = xp.empty(0, xp.int64)
+        key = rows if at is None else _ranks(rows, xp)
         _, first, inverse, counts = xp.unique(key, return_index=True, return_inverse=True, return_counts=True)
         inverse = inverse.reshape(-1)
         if not by_value:

@@ -47,7 +47,7 @@ def check_ir_version(version: int) -> None:
         raise ModelError("the model has no ir_version")
     if version > onnx.IR_VERSION:
         raise ModelError(
-            f"the model's ir_version {version} is newer than {onnx.IR_VERSION}, the newest onnx here knows"
+            f"ir_version {version} of the model is newer than {onnx.IR_VERSION}, the newest that onnx here knows"
         )
 
 

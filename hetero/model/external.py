@@ -83,7 +83,7 @@ def _confined(name: str, base: str, location: str) -> tuple[str, int]:
         or PureWindowsPath(location).anchor
     ):
         raise ModelError(
-            f"tensor {name!r} has the external location {location[:200]!r}, which is no path inside the model's directory",
+            f"tensor {name!r} has the external location {location[:200]!r}, which is not in the model's directory",
             operand=name,
         )
     try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import onnx
 import onnx.defs
@@ -102,7 +102,9 @@ class _Expander:
         version = self.model.opset_imports.get(node.domain)
         if version is None or not onnx.defs.has(node.op_type, version, node.domain):
             return None
-        schema = onnx.defs.get_schema(node.op_type, version, node.domain)
+        schema: Any = onnx.defs.get_schema(
+            node.op_type, version, node.domain
+        )  # onnx's stubs lack the functions
         if schema.has_context_dependent_function:
             return self._read(self._context_dependent(schema, node, version), node)
         if not schema.has_function:
@@ -115,7 +117,7 @@ class _Expander:
             self.schema_bodies[key] = self._read(data, node)
         return self.schema_bodies[key]
 
-    def _context_dependent(self, schema: onnx.defs.OpSchema, node: ir.Node, version: int) -> bytes:
+    def _context_dependent(self, schema: Any, node: ir.Node, version: int) -> bytes:
         opset = self.model.opset_imports.get("") or onnx.defs.onnx_opset_version()
         fitting = _fitting(schema.context_dependent_function_opset_versions, opset)
         if fitting is None:

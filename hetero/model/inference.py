@@ -28,6 +28,8 @@ def infer(model: ir.Model) -> None:
     that are sparse tensors.
     """
     values = {v.name: v for v in _values(model.graph) if v.name}
+    for value in model.graph.inputs:
+        value_type(value)
     computed = [v for v in values.values() if v.producer() is not None]
     declared = {v: (v.type, v.shape) for v in computed}
     try:
@@ -143,12 +145,15 @@ def _rejected(model: ir.Model) -> Exception | None:
 def _light_proto(model: ir.Model) -> onnx.ModelProto:
     """The model's protobuf in which large constants are inputs. The model is not touched."""
     graph = model.graph
-    small = ir.GraphView(graph.inputs, graph.outputs, nodes=(), name="graph")
     proto = onnx.ModelProto(ir_version=max(model.ir_version or 0, 8))
     for domain, version in model.opset_imports.items():
         proto.opset_import.add(domain=domain, version=version)
     with library("the model cannot be handed to shape inference"):
-        proto.graph.CopyFrom(ir.to_proto(small))
+        proto.graph.name = graph.name or "graph"
+        for value in graph.inputs:
+            ir.serde.serialize_value_into(proto.graph.input.add(), value)
+        for value in graph.outputs:
+            ir.serde.serialize_value_into(proto.graph.output.add(), value)
         for name, value in graph.initializers.items():
             tensor = value.const_value
             assert isinstance(tensor, HostTensor)
@@ -174,21 +179,17 @@ def _light_proto(model: ir.Model) -> onnx.ModelProto:
 
 
 def _merge(inferred: onnx.ModelProto | None, values: dict[str, ir.Value]) -> None:
-    if inferred is None:
-        return
-    stack = [inferred.graph]
-    while stack:
-        graph = stack.pop()
-        for info in (*graph.value_info, *graph.output):
-            value = values.get(info.name)
-            if (
-                value is None
-                or value.const_value is not None
-                or value.is_graph_input()
-                and graph is inferred.graph
-            ):
-                continue
-            with library(f"the inferred type of {info.name!r} cannot be read"):
+    stack = [] if inferred is None else [inferred.graph]
+    with library("the inferred types cannot be read"):
+        while stack:
+            graph = stack.pop()
+            for info in (*graph.value_info, *graph.output):
+                value = values.get(info.name)
+                # Inputs and constants of the model say themselves what they are.
+                if value is None or (
+                    value.producer() is None and inferred is not None and graph is inferred.graph
+                ):
+                    continue
                 type_ = ir.serde.deserialize_type_proto_for_type(info.type)
                 if type_ is None or type_.dtype == ir.DataType.UNDEFINED:
                     continue
@@ -196,12 +197,12 @@ def _merge(inferred: onnx.ModelProto | None, values: dict[str, ir.Value]) -> Non
                 shape = ir.serde.deserialize_type_proto_for_shape(info.type)
                 if shape is not None:
                     value.shape = shape
-        for node in graph.node:
-            for attribute in node.attribute:
-                if attribute.type == onnx.AttributeProto.GRAPH:
-                    stack.append(attribute.g)
-                elif attribute.type == onnx.AttributeProto.GRAPHS:
-                    stack.extend(attribute.graphs)
+            for node in graph.node:
+                for attribute in node.attribute:
+                    if attribute.type == onnx.AttributeProto.GRAPH:
+                        stack.append(attribute.g)
+                    elif attribute.type == onnx.AttributeProto.GRAPHS:
+                        stack.extend(attribute.graphs)
 
 
 def _reconcile(

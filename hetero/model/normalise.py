@@ -291,13 +291,10 @@ def _constant_value(node: ir.Node, name: str) -> HostTensor:
 
 
 def _strings(value: str | bytes | tuple[str | bytes, ...]) -> HostArray:
-    if isinstance(value, str | bytes):
-        array = np.empty((), dtype=object)
-        array[()] = value
-        return array
-    array = np.empty(len(value), dtype=object)
-    array[:] = value
-    return array
+    items = [value] if isinstance(value, str | bytes) else list(value)
+    array: HostArray = np.empty(len(items), dtype=object)
+    array[:] = items
+    return array.reshape(()) if isinstance(value, str | bytes) else array
 
 
 def remove_unused(graph: ir.Graph) -> None:

@@ -30,6 +30,8 @@ def library(what: str) -> Iterator[None]:
         reason: BaseException = error
         while reason.__cause__ is not None:
             reason = reason.__cause__
+            if isinstance(reason, ModelError):  # ours, from a tensor that the library asked for its data
+                raise reason from reason.__cause__
         text = " ".join(str(reason).split())
         raise ModelError(f"{what}: {text[:400] or type(reason).__name__}") from error
 

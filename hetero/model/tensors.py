@@ -98,7 +98,7 @@ class HostTensor(ir.LazyTensor):
 
     def __array__(self, dtype: object = None, copy: bool | None = None) -> HostArray:
         array = self.numpy()
-        return array if dtype is None else array.astype(dtype)  # type: ignore[call-overload,no-any-return]
+        return array if dtype is None else array.astype(dtype)  # type: ignore[call-overload]
 
     def string_data(self) -> list[bytes]:
         """The strings of a STRING tensor, UTF-8."""
@@ -182,7 +182,7 @@ def check_tensor(proto: _Proto, name: str | None = None) -> None:
         raise ModelError(f"tensor {name!r} of dtype {dtype.name} is stored in {filled[0]}", operand=name)
     if dtype in (ir.DataType.COMPLEX64, ir.DataType.COMPLEX128):
         wanted = 2 * size
-    elif dtype.bitwidth in (2, 4):
+    elif dtype != ir.DataType.STRING and dtype.bitwidth in (2, 4):
         wanted = stored_bytes(dtype, size)
     else:
         wanted = size

@@ -41,7 +41,10 @@ def without_bodies(op: Operation) -> Operation:
     kept = {
         key: value
         for key, value in op.attributes.items()
-        if not (isinstance(value, Program) or (isinstance(value, tuple) and value and isinstance(value[0], Program)))
+        if not (
+            isinstance(value, Program)
+            or (isinstance(value, tuple) and value and isinstance(value[0], Program))
+        )
     }
     return replace(op, attributes=kept)
 

@@ -18,6 +18,8 @@ from hetero.providers.base import Match, ProviderConfig
 from hetero.providers.lookup import is_control
 from hetero.types import ValueType
 
+GOES_WITH = "goes with"
+"""Starts the reason of a node in a body that a better provider would take, but not all that the body is part of."""
 _LISTED = 10
 """Nodes that one error lists."""
 
@@ -112,7 +114,10 @@ def settle_all(
         if verdict.match is None:
             match = _on_host(name)
             rejected = [
-                Rejection(p.name, forbidden(p.config, node.op) or f"shape arithmetic that belongs to nodes on {name}")
+                Rejection(
+                    p.name,
+                    forbidden(p.config, node.op) or f"shape arithmetic that belongs to nodes on {name}",
+                )
                 for p in providers[:child]
             ]
         else:
@@ -125,7 +130,7 @@ def settle_all(
             chosen = verdict.inner_matches[child][k]
             placed.dispatch[inner.op.name] = chosen.dispatch
             reasons = tuple(
-                Rejection(p.name, matches[k].reason)
+                Rejection(p.name, f"{GOES_WITH} {node.op.name!r}" if matches[k].ok else matches[k].reason)
                 for p, matches in zip(providers[:child], verdict.inner_matches, strict=False)
             )
             placed.placements.append(
@@ -201,10 +206,13 @@ def _match_inner(inner: InnerNode, provider: Candidate) -> Match:
     return provider.supports(op, inner.types)
 
 
-def _unsupported(graph: PlanGraph, orphans: Sequence[int], verdicts: Sequence[Verdict]) -> UnsupportedNodeError:
+def _unsupported(
+    graph: PlanGraph, orphans: Sequence[int], verdicts: Sequence[Verdict]
+) -> UnsupportedNodeError:
     first = graph.nodes[orphans[0]].op
     lines = [
-        f"{_describe(graph, index)}: " + "; ".join(f"{r.provider}: {r.reason}" for r in verdicts[index].rejected)
+        f"{_describe(graph, index)}: "
+        + "; ".join(f"{r.provider}: {r.reason}" for r in verdicts[index].rejected)
         for index in orphans[:_LISTED]
     ]
     if len(orphans) == 1:

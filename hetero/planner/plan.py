@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import hashlib
+from dataclasses import dataclass, field
+from typing import Any
 
 from hetero.program.program import Port, Program
 from hetero.providers.base import ProviderConfig
@@ -91,3 +93,58 @@ class Plan:
     transfers: tuple[Transfer, ...]
     weights: tuple[tuple[str, ...], ...]
     placements: tuple[Placement, ...]
+    _bytes: bytes | None = field(default=None, init=False, repr=False)
+
+    def to_bytes(self) -> bytes:
+        """The plan as msgpack bytes, the same on every machine; made once.
+
+        Raises: OptionError for provider options that are not plain data; PlanError for what has no wire form.
+        """
+        if self._bytes is None:
+            from hetero.planner.codec import encode
+
+            object.__setattr__(self, "_bytes", encode(self))
+        assert self._bytes is not None
+        return self._bytes
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Plan:
+        """The plan that `to_bytes` wrote, wherever the bytes come from. Raises: PlanError for anything else."""
+        from hetero.planner.codec import decode
+
+        return decode(data)
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 (hex) of `to_bytes`: the plan's identity."""
+        return hashlib.sha256(self.to_bytes()).hexdigest()
+
+    def __eq__(self, other: object) -> bool:
+        return self.to_bytes() == other.to_bytes() if isinstance(other, Plan) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self.to_bytes())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Plan.from_bytes, (self.to_bytes(),)
+
+    def summary(self) -> str:
+        """Some lines: nodes and operations per provider, partitions, what moves between children."""
+        from hetero.planner.explain import summary
+
+        return summary(self)
+
+    def explain(self, *, nodes: bool = False) -> str:
+        """Why the plan is as it is: what is not on the preferred provider and why, partitions, transfers.
+
+        With `nodes`, also one line per node, those inside bodies indented.
+        """
+        from hetero.planner.explain import explain
+
+        return explain(self, nodes=nodes)
+
+    def to_dot(self) -> str:
+        """The plan as a Graphviz digraph: a box per partition, an edge per parcel and destination."""
+        from hetero.planner.dot import to_dot
+
+        return to_dot(self)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from hetero.errors import OptionError, ProviderError
 from hetero.model.functions import inline
 from hetero.model.inference import value_type
 from hetero.model.model import Model
-from hetero.planner.bodies import named_bodies
+from hetero.planner.check import constants_of
 from hetero.planner.graph import PlanGraph
 from hetero.planner.options import pack_option
 from hetero.planner.partition import partition_nodes
@@ -19,7 +19,7 @@ from hetero.planner.transfers import boundaries, plan_transfers
 from hetero.program.assemble import build_program, default_dispatch
 from hetero.program.lower import Lowering
 from hetero.program.operation import Operation
-from hetero.program.program import NO_SLOT, Dispatch, Port, Program
+from hetero.program.program import NO_SLOT, Dispatch, Port
 from hetero.providers.base import ProviderConfig
 from hetero.types import ValueType
 
@@ -43,7 +43,12 @@ def plan_model(model: Model, providers: Sequence[Candidate], *, strict: bool = F
             break
     placed = settle_all(graph, providers, verdicts, strict=strict)
     return assemble(
-        graph, placed, [p.config for p in providers], name=model.name, digest=model.digest, opsets=model.opsets
+        graph,
+        placed,
+        [p.config for p in providers],
+        name=model.name,
+        digest=model.digest,
+        opsets=model.opsets,
     )
 
 
@@ -127,7 +132,7 @@ def assemble(
     parcels, transfers = plan_transfers(bounds, graph.inputs, graph.outputs, graph.types)
     held: list[set[str]] = [set() for _ in providers]
     for partition in partitions:
-        held[partition.child].update(_constants(partition.program))
+        held[partition.child].update(constants_of(partition.program))
     return Plan(
         name,
         digest,
@@ -140,13 +145,3 @@ def assemble(
         tuple(tuple(sorted(names)) for names in held),
         tuple(placed.placements),
     )
-
-
-def _constants(program: Program) -> Iterator[str]:
-    """The initializers that the program or a body inside it reads."""
-    for port in program.constants:
-        yield port.name
-    for instruction in program.instructions:
-        if instruction.op.attributes:
-            for _, body in named_bodies(instruction.op):
-                yield from _constants(body)

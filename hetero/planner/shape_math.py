@@ -46,9 +46,11 @@ def shape_arithmetic(
     values of this kind that the graph has from outside (a body's captures). Linear.
     """
     bounds = dict(known or {})
-    for name, count in graph.constants.items():
-        if count <= LIMIT and _is_integer(graph.types.get(name)):
-            bounds[name] = count
+    bounds.update(
+        (name, count)
+        for name, count in graph.constants.items()
+        if count <= LIMIT and _is_integer(graph.types.get(name))
+    )
     found: set[int] = set()
     for index, node in enumerate(graph.nodes):
         bound = _bound(node, bounds)
@@ -120,10 +122,7 @@ def settle(
     producers = graph.producers()
     light = {n for i in order for n in graph.nodes[i].outputs if n}
     free = {name for name, count in graph.constants.items() if count <= LIMIT}
-    reads = {
-        i: tuple(dict.fromkeys(n for n in graph.nodes[i].inputs if n and n not in free))
-        for i in order
-    }
+    reads = {i: tuple(dict.fromkeys(n for n in graph.nodes[i].inputs if n and n not in free)) for i in order}
     near = light.union(*reads.values())
     readers: dict[str, dict[int, int]] = {name: {} for name in near}
     first_reader: dict[str, int] = {}

@@ -165,8 +165,8 @@ def encode_attribute(value: object, tables: TableWriter, name: str) -> tuple[int
     Raises: ProgramError for values that are no attribute value, or lists of mixed kinds.
     """
     kind = type(value)
-    if kind is int:
-        return _INT, value
+    if type(value) is int:
+        return _INT, as_int(value, name, -_EXTENT - 1)
     if kind is float:
         return _FLOAT, _DOUBLE.pack(value)
     if kind is str:
@@ -199,7 +199,7 @@ def decode_attribute(tag: object, plain: object, tables: TableReader, name: str)
     what = f"attribute {name!r}"
     kind = as_int(tag, what, 0, _TYPE)
     if kind == _INT:
-        return as_int(plain, what, -(2**63))
+        return as_int(plain, what, -_EXTENT - 1)
     if kind == _FLOAT:
         data = as_bytes(plain, what)
         if len(data) != _DOUBLE.size:
@@ -222,5 +222,8 @@ def decode_attribute(tag: object, plain: object, tables: TableReader, name: str)
         extents = [as_int(d, what) for d in as_list(shape, what)]
         return from_bytes(_dtype(dtype), extents, as_bytes(data_, what))
     if kind == _TYPE:
-        return tables.type(plain)
+        declared = tables.type(plain)
+        if declared is None:
+            raise ProgramError(f"{what}: a type that says nothing")
+        return declared
     return as_str(plain, what) if kind == _STR else as_bytes(plain, what)

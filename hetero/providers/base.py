@@ -152,7 +152,11 @@ class Provider(ABC):
     # -- copies --------------------------------------------------------------------------------------------------
     @abstractmethod
     def upload(self, array: HostArray) -> Array:
-        """A device array with the bytes of `array`. On a host provider: the array itself."""
+        """A device array with the bytes of `array`. On a host provider: the array itself.
+
+        A read-only `array` is a constant: nothing writes what comes of it, and kernels may keep between calls what
+        they derive from it when they bind.
+        """
 
     @abstractmethod
     def download(self, array: Array) -> HostArray:

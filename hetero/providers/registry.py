@@ -138,7 +138,7 @@ def _class_of(kind: str) -> type[Provider]:
                 raise
             raise ProviderError(
                 "no CUDA device found: the cuda provider needs an NVIDIA GPU and CuPy, which the extra cuda12 or "
-                f"cuda13 installs ({error})",
+                "cuda13 installs",
                 device=kind,
             ) from error
         return _checked_class(kind, found)

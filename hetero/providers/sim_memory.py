@@ -64,15 +64,24 @@ class SimArray:
     """An array in a simulated device's memory. The host may ask for its form, never for its elements.
 
     `data_ptr` is a made-up address: it changes when, and only when, the memory behind the array is another.
+    `constant_at`: for a constant, the position of the stream from which on its bytes are there; None otherwise.
     """
 
-    __slots__ = ("__weakref__", "_inner", "data_ptr", "home", "owner")
+    __slots__ = ("__weakref__", "_inner", "constant_at", "data_ptr", "home", "owner")
 
-    def __init__(self, inner: HostArray, home: DeviceMemory, owner: Owner, data_ptr: int) -> None:
+    def __init__(
+        self,
+        inner: HostArray,
+        home: DeviceMemory,
+        owner: Owner,
+        data_ptr: int,
+        constant_at: int | None = None,
+    ) -> None:
         self._inner = inner
         self.home = home
         self.owner = owner
         self.data_ptr = data_ptr
+        self.constant_at = constant_at
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -165,12 +174,14 @@ class DeviceMemory:
         buffer = self.take(spec.nbytes)
         return self._in(buffer, _Owned(buffer, self._dropped), spec)
 
-    def put(self, array: HostArray) -> SimArray:
+    def put(self, array: HostArray, *, constant: bool = False) -> SimArray:
         """A device array with the bytes that `array` has now; they are there once the stream got so far."""
         self._check_dtype(array.dtype)
         target = self.empty(TensorSpec(array.dtype, array.shape))
         # The pool's poison may still be queued for this block, so the copy has to queue up behind it.
         self._stream.enqueue(partial(target._inner.__setitem__, ..., array.copy()))
+        if constant:
+            target.constant_at = self._stream.position
         return target
 
     def get(self, array: SimArray) -> HostArray:
@@ -192,7 +203,11 @@ class DeviceMemory:
         return value
 
     def inner(self, value: Any, what: str, owners: dict[int, Owner], *, writable: bool = False) -> Any:
-        """What a kernel gets for `value` (an array, a sequence of them, or None); adds who owns it to `owners`."""
+        """What a kernel gets for `value` (an array, a sequence of them, or None); adds who owns it to `owners`.
+
+        As on the host, constants are what is read-only: a kernel may look at them while it binds, and keep what it
+        derives from them. So their bytes have to be there. Raises: DeviceError for a constant that is to be written.
+        """
         if value is None:
             return None
         if isinstance(value, SequenceValue):
@@ -201,7 +216,11 @@ class DeviceMemory:
         array = self.mine(value, what)
         owners[id(array.owner)] = array.owner
         view = array._inner.view()
-        view.flags.writeable = writable
+        if array.constant_at is not None:
+            if writable:
+                raise DeviceError(f"{what} is a constant, and would be written", device=self.device)
+            self._stream.reach(array.constant_at)
+            view.flags.writeable = False
         return view
 
     def view(self, inner: HostArray, of: SimArray) -> SimArray:
@@ -209,7 +228,7 @@ class DeviceMemory:
         offset = _address(inner) - _address(of._inner)
         if inner.size and not np.may_share_memory(inner, of._inner):
             raise DeviceError("a view kernel returned memory that is not its input's", device=self.device)
-        return SimArray(inner, self, of.owner, of.data_ptr + (offset if inner.size else 0))
+        return SimArray(inner, self, of.owner, of.data_ptr + (offset if inner.size else 0), of.constant_at)
 
     def trim(self) -> None:
         self._collect()

@@ -45,6 +45,7 @@ class Stream:
         self.launches = self.graph_launches = self.syncs = self.queued_peak = 0
         self._faults = faults
         self._queue: deque[Work | Call] = deque()
+        self._enqueued = 0
         self._queue_limit = queue_limit
         self._error: HeteroError | None = None
         self._closed = False
@@ -75,6 +76,7 @@ class Stream:
 
     def enqueue(self, work: Work | Call) -> None:
         """Enqueue work; a bare call is the device's own (poison, the copy of an upload), and meets no faults."""
+        self._enqueued += 1
         self._queue.append(work)
         if len(self._queue) > self.queued_peak:
             self.queued_peak = len(self._queue)
@@ -92,6 +94,16 @@ class Stream:
         error, self._error = self._error, None
         if error is not None:
             raise error
+
+    @property
+    def position(self) -> int:
+        """Entries enqueued so far: what is enqueued now is done once the stream `reached` this."""
+        return self._enqueued
+
+    def reach(self, position: int) -> None:
+        """Run what is enqueued if `position` was not reached; errors wait for `synchronize` all the same."""
+        if self._enqueued - len(self._queue) < position:
+            self._drain()
 
     def check_live(self, owners: Sequence[Owner], op: Operation | None = None) -> None:
         """Raises: DeviceError where one of the owners gave its memory back."""

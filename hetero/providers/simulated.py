@@ -198,13 +198,17 @@ class SimulatedProvider(Provider):
 
     # -- copies --------------------------------------------------------------------------------------------------
     def upload(self, array: HostArray) -> Array:
-        """As the contract says; `array` may be changed once this returns. Raises: DeviceError for strings."""
+        """As the contract says; `array` may be changed once this returns. What comes of a read-only array is a
+        constant: nothing may write it, and only its bytes can be seen by a kernel that binds.
+
+        Raises: DeviceError for strings.
+        """
         if self._captures.recording:
             self._captures.refuse("upload")
         if not isinstance(array, np.ndarray):
             self._fail(f"cannot upload a {type(array).__name__}: it is not a host array")
         self._faults.at("upload")
-        target = self._memory.put(array)
+        target = self._memory.put(array, constant=not array.flags.writeable)
         self._pass_link("upload", array.nbytes)
         return target
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from fractions import Fraction
 from functools import lru_cache
+from math import isqrt
 from typing import Any, TypeAlias
 
 import onnx_ir as ir
@@ -16,7 +17,7 @@ MAX_NESTING = 16
 """Longer or deeper text is one plain symbol: no exporter writes such extents, and parsing must stay bounded."""
 MAX_DIGITS = 18
 
-_Number: TypeAlias = "int | Fraction"
+_Number: TypeAlias = int | Fraction
 _Evaluate: TypeAlias = Callable[[Mapping[str, int]], _Number]
 _OPERATORS = frozenset("+-*/%(),")
 
@@ -96,23 +97,17 @@ def _product(factors: Any) -> _Number:
 def _power(base: _Number, exponent: _Number) -> _Number:
     if exponent == Fraction(1, 2):
         root = Fraction(base)
-        found = Fraction(_root(root.numerator), _root(root.denominator))
+        found = Fraction(isqrt(root.numerator), isqrt(root.denominator))
         if found * found != root:
             # Irrational; a floor around it still needs a number just below or at the root.
             scale = 10**9
             return Fraction(
-                _root(root.numerator * root.denominator * scale * scale), root.denominator * scale
+                isqrt(root.numerator * root.denominator * scale * scale), root.denominator * scale
             )
         return found
-    if exponent.denominator != 1 or abs(exponent) > 8:
+    if exponent.denominator != 1 or not -8 <= exponent <= 8:
         raise ValueError(f"exponent {exponent}")
     return Fraction(base) ** int(exponent)
-
-
-def _root(number: int) -> int:
-    from math import isqrt
-
-    return isqrt(number)
 
 
 def evaluate(dim: Dim, env: Mapping[str, int]) -> int | None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from hetero.planner.graph import PlanGraph
 from hetero.program.assemble import LoweredNode
 from hetero.program.operation import Operation
+from hetero.program.program import Program
 from hetero.providers.base import Match, ProviderConfig
 from hetero.types import DataType, TensorType, ValueType
 
@@ -18,38 +20,45 @@ def ints(*shape: int | str | None) -> TensorType:
     return TensorType(DataType.INT64, shape)
 
 
-def node(op_type: str, inputs: str, outputs: str, name: str | None = None, **attributes: Any) -> GraphNode:
-    """A node from blank-separated names; "-" is an omitted operand. A domain stands before "::"."""
+def node(op_type: str, inputs: str, outputs: str, name: str | None = None, **attributes: Any) -> LoweredNode:
+    """A node from blank-separated names; "-" is an omitted operand. A domain stands before "::". Bodies among the
+    attributes capture the trailing inputs."""
     domain, _, kind = op_type.rpartition("::")
-    ins = tuple(None if n == "-" else n for n in inputs.split())
-    outs = tuple(None if n == "-" else n for n in outputs.split())
+    ins = tuple("" if n == "-" else n for n in inputs.split())
+    outs = tuple("" if n == "-" else n for n in outputs.split())
+    captures = max((b.n_captures for b in attributes.values() if isinstance(b, Program)), default=0)
     op = Operation(
         domain,
         kind,
         13,
         attributes,
-        tuple(n is not None for n in ins),
-        tuple(n is not None for n in outs),
+        tuple(map(bool, ins[: len(ins) - captures])),
+        tuple(map(bool, outs)),
+        captures,
         name=name if name is not None else f"make_{outs[0]}",
         opset=17,
     )
-    return GraphNode(op, ins, outs)
+    return LoweredNode(op, ins, outs, (F32,) * len(outs), 0)
 
 
 def graph(
-    nodes: Iterable[GraphNode],
+    nodes: Iterable[LoweredNode],
     inputs: str,
     outputs: str,
     constants: Mapping[str, int] | None = None,
     types: Mapping[str, ValueType | None] | None = None,
 ) -> PlanGraph:
     """Every value without a type in `types` is a float32[2, 3]; constants without one are int64."""
-    made = tuple(nodes)
+    given = list(nodes)
     constants = constants or {}
-    names = {n for g in made for n in (*g.inputs, *g.outputs) if n is not None}
+    names = {n for g in given for n in (*g.inputs, *g.outputs) if n} | set(inputs.split())
     all_types: dict[str, ValueType | None] = dict.fromkeys(sorted(names), F32)
     all_types.update({n: ints(count) for n, count in constants.items()})
     all_types.update(types or {})
+    made = [
+        replace(g, index=i, types=tuple(all_types[n] if n else None for n in g.outputs))
+        for i, g in enumerate(given)
+    ]
     return PlanGraph(made, tuple(inputs.split()), tuple(outputs.split()), constants, all_types)
 
 

@@ -5,9 +5,15 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hetero.planner.shape_math import LIMIT, settle, shape_nodes
+from hetero.planner.graph import PlanGraph
+from hetero.planner.shape_math import LIMIT, settle, shape_arithmetic
+from hetero.program.assemble import LoweredNode
 from hetero.types import DataType, TensorType
 from tests.planner.fakes import F32, graph, ints, node
+
+
+def shape_nodes(g: PlanGraph) -> set[int]:
+    return shape_arithmetic(g)[0]
 
 
 def test_a_chain_from_shape_and_small_constants_is_shape_arithmetic() -> None:
@@ -68,23 +74,23 @@ def test_an_operation_of_another_domain_is_not_shape_arithmetic() -> None:
     assert shape_nodes(graph([node("my::Shape", "x", "s")], "x", "s", types={"s": ints(2)})) == set()
 
 
-def crossings(g: object, children: list[int | None]) -> int:
+def crossings(g: PlanGraph, children: list[int | None]) -> int:
     """Distinct (value, destination child) pairs, constants left out."""
-    home = {n: children[i] for i, v in enumerate(g.nodes) for n in v.outputs}  # type: ignore[attr-defined]
+    home = {n: children[i] for i, v in enumerate(g.nodes) for n in v.outputs}
     return len(
         {
             (n, children[i])
-            for i, v in enumerate(g.nodes)  # type: ignore[attr-defined]
+            for i, v in enumerate(g.nodes)
             for n in v.inputs
-            if n not in g.constants and home.get(n, -1) != children[i]  # type: ignore[attr-defined]
+            if n not in g.constants and home.get(n, -1) != children[i]
         }
     )
 
 
-def settled(g: object, fixed: list[int | None], n_children: int = 2) -> list[int | None]:
-    shapes = shape_nodes(g)  # type: ignore[arg-type]
+def settled(g: PlanGraph, fixed: list[int | None], n_children: int = 2) -> list[int | None]:
+    shapes = shape_nodes(g)
     children = [None if i in shapes else c for i, c in enumerate(fixed)]
-    settle(g, shapes, children, [range(n_children) for _ in shapes])  # type: ignore[arg-type]
+    settle(g, shapes, children, [range(n_children) for _ in shapes])
     return children
 
 
@@ -163,7 +169,8 @@ def test_shape_arithmetic_without_neighbours_goes_to_the_first_child_that_may_ha
 def test_shape_arithmetic_causes_no_transfer_in_a_graph_that_is_otherwise_on_one_child(
     data: st.DataObject,
 ) -> None:
-    nodes, floats, small = [], ["x"], []
+    nodes: list[LoweredNode] = []
+    floats, small = ["x"], list[str]()
     for i in range(data.draw(st.integers(1, 14))):
         kind = data.draw(st.sampled_from(["Conv", "Shape", "Add", "Reshape"]))
         if kind == "Conv":

@@ -5,14 +5,17 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hetero.planner.graph import PlanGraph
 from hetero.planner.partition import partition_nodes
 from hetero.planner.plan import CALLER, Parcel, Transfer
-from hetero.planner.transfers import boundaries, plan_transfers, static_bytes
+from hetero.planner.transfers import Boundary, boundaries, plan_transfers, static_bytes
 from hetero.types import DataType, SequenceType, TensorType
 from tests.planner.fakes import F32, graph, node
 
 
-def plan(g, groups, children):  # type: ignore[no-untyped-def]
+def plan(
+    g: PlanGraph, groups: list[list[int]], children: list[int]
+) -> tuple[list[Boundary], tuple[Parcel, ...], tuple[Transfer, ...]]:
     parts = boundaries(g, groups, children)
     return parts, *plan_transfers(parts, g.inputs, g.outputs, g.types)
 
@@ -77,8 +80,11 @@ def test_bytes_are_known_where_the_extents_are() -> None:
     assert static_bytes(None) is None
 
 
+Case = tuple[PlanGraph, list[int]]
+
+
 @st.composite
-def placed_graphs(draw: st.DrawFn):  # type: ignore[no-untyped-def]
+def placed_graphs(draw: st.DrawFn) -> Case:
     nodes = []
     values = ["x0", "x1", "w"]
     for i in range(draw(st.integers(0, 14))):
@@ -93,7 +99,7 @@ def placed_graphs(draw: st.DrawFn):  # type: ignore[no-untyped-def]
 
 @settings(max_examples=150, deadline=None)
 @given(placed_graphs())
-def test_running_the_parcels_brings_every_value_where_it_is_read_and_nothing_twice(case) -> None:  # type: ignore[no-untyped-def]
+def test_running_the_parcels_brings_every_value_where_it_is_read_and_nothing_twice(case: Case) -> None:
     g, children = case
     groups = partition_nodes(g.predecessors(), children)
     parts, parcels, transfers = plan(g, groups, children)

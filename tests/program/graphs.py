@@ -53,7 +53,9 @@ class _Names:
     def value(self) -> ir.Value:
         self.count += 1
         return ir.Value(
-            name=f"v{self.count}", type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape(["n", self.count % 3])
+            name=f"v{self.count}",
+            type=ir.TensorType(ir.DataType.FLOAT),
+            shape=ir.Shape(["n", self.count % 3]),
         )
 
     def node(self) -> str:

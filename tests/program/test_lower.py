@@ -97,7 +97,9 @@ def test_bodies_of_one_node_share_their_captures_and_pass_inner_ones_through() -
 
 def test_a_branch_may_give_back_an_outer_value_itself() -> None:
     x, c, y = (ir.Value(name=n, type=ir.TensorType(ir.DataType.FLOAT)) for n in "xcy")
-    branches = [ir.AttrGraph(k, ir.Graph([], [alias(x)], nodes=[], name=k)) for k in ("then_branch", "else_branch")]
+    branches = [
+        ir.AttrGraph(k, ir.Graph([], [alias(x)], nodes=[], name=k)) for k in ("then_branch", "else_branch")
+    ]
     node = ir.Node("", "If", [c], branches, outputs=[y], name="if")
     program = lower(ir.Graph([c, x], [y], nodes=[node], opset_imports={"": 17}, name="g"))
     validate(program)
@@ -135,7 +137,9 @@ def test_graph_lists_become_tuples_of_programs() -> None:
         return ir.Graph([], [y], nodes=[ir.Node("", "Neg", [x], outputs=[y], name=f"neg_{name}")], name=name)
 
     x, z = ir.Value(name="x"), ir.Value(name="z")
-    many = ir.Node("custom", "Many", [], [ir.AttrGraphs("cases", [body("a"), body("b")])], outputs=[z], name="m")
+    many = ir.Node(
+        "custom", "Many", [], [ir.AttrGraphs("cases", [body("a"), body("b")])], outputs=[z], name="m"
+    )
     program = lower(ir.Graph([x], [z], nodes=[many], opset_imports={"": 17}, name="g"))
     validate(program)
     cases = program.instructions[0].op.attributes["cases"]
@@ -149,7 +153,9 @@ def test_bodies_nested_too_deep_are_refused() -> None:
     for k in range(MAX_DEPTH + 1):
         y = ir.Value(name=f"y{k}")
         branches = [ir.AttrGraph("then_branch", graph)]
-        graph = ir.Graph([], [y], nodes=[ir.Node("", "If", [c], branches, outputs=[y], name=f"if{k}")], name="b")
+        graph = ir.Graph(
+            [], [y], nodes=[ir.Node("", "If", [c], branches, outputs=[y], name=f"if{k}")], name="b"
+        )
     with pytest.raises(ModelError, match="nested deeper"):
         Lowering({"": 17}, type_of).operations(graph)
 

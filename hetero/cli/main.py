@@ -1,0 +1,26 @@
+"""The `hetero` command: a thin registry, one file per verb."""
+
+from __future__ import annotations
+
+import typer
+
+from hetero.cli.plan import plan
+
+app = typer.Typer(
+    name="hetero",
+    help="The ONNX runtime for models and pipelines that no single device can or should run.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+@app.callback()
+def root() -> None:
+    """The ONNX runtime for models and pipelines that no single device can or should run."""
+
+
+app.command("plan")(plan)
+
+if __name__ == "__main__":
+    app()

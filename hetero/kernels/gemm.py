@@ -1,0 +1,91 @@
+"""One road to BLAS: matrix products of any strides, with batches folded into one call where they can be."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from hetero.errors import KernelError
+from hetero.kernels.base import Call
+from hetero.kernels.fused import in_turn
+from hetero.program.operation import Operation
+from hetero.types import Array
+
+
+def matmul_shape(op: Operation, a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape of numpy.matmul's result. Raises: KernelError where the operands do not fit."""
+    if not a or not b:
+        raise KernelError("a scalar has no matrix product", op=op.id, node=op.name)
+    left = a if len(a) > 1 else (1, *a)
+    right = b if len(b) > 1 else (*b, 1)
+    rank = max(len(left), len(right)) - 2
+    first = (1,) * (rank - len(left) + 2) + left[:-2]
+    second = (1,) * (rank - len(right) + 2) + right[:-2]
+    if left[-1] != right[-2] or any(m != n and 1 not in (m, n) for m, n in zip(first, second, strict=True)):
+        raise KernelError(f"shapes {list(a)} and {list(b)} do not multiply", op=op.id, node=op.name)
+    batch = tuple(n if m == 1 else m for m, n in zip(first, second, strict=True))
+    return (*batch, *left[-2:-1][: len(a) > 1], *right[-1:][: len(b) > 1])
+
+
+def bind_matmul(xp: Any, a: Array, b: Array, out: Array) -> Call:
+    """The call out = a @ b (numpy.matmul's rules), where `out` is C-contiguous and of `matmul_shape`.
+
+    Batches of `a` against one matrix `b` become one product. An operand whose strides BLAS cannot read is copied on
+    each call, into memory that the call holds.
+    """
+    vector_a, vector_b = a.ndim == 1, b.ndim == 1
+    a = a[None, :] if vector_a else a
+    b = b[:, None] if vector_b else b
+    batch = out.shape[: out.ndim - (not vector_a) - (not vector_b)]
+    out = out.reshape(*batch, a.shape[-2], b.shape[-1])
+    if out.size == 0:
+        return in_turn([])
+    if a.shape[-1] == 0:
+        return partial(out.fill, 0)
+    if b.ndim > 2 and all(d == 1 for d in b.shape[:-2]):
+        b = b.reshape(b.shape[-2:])
+    if a.ndim > 2 and b.ndim == 2:
+        rows = _as_rows(a)
+        if rows is not None:
+            a, out = rows, out.reshape(-1, out.shape[-1])
+    calls: list[Call] = []
+    operands = []
+    for operand in (a, b):
+        if xp is np and operand.dtype.kind == "f" and not _blas_reads(operand):
+            packed = xp.empty(operand.shape, operand.dtype)
+            calls.append(partial(packed.__setitem__, ..., operand))
+            operand = packed
+        operands.append(operand)
+    calls.append(partial(xp.matmul, *operands, out))
+    return in_turn(calls)
+
+
+def _as_rows(a: Array) -> Array | None:
+    """`a` (…, M, K) as a (rows, K) view, or None where its strides do not allow one."""
+    step = a.strides[-2]
+    extent = a.shape[-2]
+    for d, s in zip(a.shape[-3::-1], a.strides[-3::-1], strict=True):
+        if d != 1 and extent != 1 and s != step * extent:
+            return None
+        if d != 1 and extent == 1:
+            step = s
+        extent *= d
+    return a.reshape(-1, a.shape[-1])
+
+
+def _blas_reads(a: Array) -> bool:
+    """Whether BLAS takes the matrices of `a` as they lie: one of the axes dense, the other one no shorter."""
+    (m, n), (row, column), item = a.shape[-2:], a.strides[-2:], a.itemsize
+    by_rows = (column == item or n == 1) and (row >= n * item or m == 1) and row % item == 0
+    by_columns = (row == item or m == 1) and (column >= m * item or n == 1) and column % item == 0
+    return bool((by_rows or by_columns) and row >= 0 and column >= 0)
+
+
+def transposed(array: Array, axes: Sequence[int] | None = None) -> Array:
+    """A view with the last two axes exchanged."""
+    order = list(range(array.ndim)) if axes is None else list(axes)
+    order[-2], order[-1] = order[-1], order[-2]
+    return array.transpose(order)

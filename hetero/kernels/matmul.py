@@ -1,0 +1,168 @@
+"""Matrix products: MatMul, Gemm, MatMulInteger and com.microsoft's FusedMatMul."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from hetero.errors import KernelError, UnsupportedError
+from hetero.kernels.base import Call, Compiled, computed, given, kernel, tensor
+from hetero.kernels.broadcasting import INTEGERS, NUMBERS, broadcasts_to, one_dtype
+from hetero.kernels.fused import in_turn
+from hetero.kernels.gemm import bind_matmul, matmul_shape, transposed
+from hetero.kernels.operands import fail
+from hetero.kernels.quiet import Quiet
+from hetero.kernels.widen import NARROW, widened
+from hetero.kernels.workspace import Part, carve, carved_bytes
+from hetero.program.operation import Operation
+from hetero.program.program import Dispatch
+from hetero.types import FLOATS, Array, Spec, TensorSpec
+
+EXACT_DEPTH = 256
+"""Products of two 9-bit numbers that float32 adds up exactly: 256 * 255² < 2²⁴."""
+
+
+@kernel("MatMul", versions=(1, 9, 13), dispatch=Dispatch.LIBRARY)
+def matmul(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
+    """A, B of one dtype -> numpy.matmul; half precision adds in float32, integers wrap."""
+    a, b = tensor(op, specs, 0), tensor(op, specs, 1)
+    dtype = one_dtype(op, (a, b), NUMBERS)
+    if dtype in NARROW:
+        return widened(matmul, op, specs, xp)
+    output = TensorSpec(dtype, matmul_shape(op, a.shape, b.shape))
+
+    def bind(inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Call:
+        call = bind_matmul(xp, inputs[0], inputs[1], outputs[0])
+        return Quiet(call) if dtype in FLOATS else call
+
+    return computed((output,), bind)
+
+
+@kernel("Gemm", versions=(7, 9, 11, 13), dispatch=Dispatch.LIBRARY)
+def gemm(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
+    """A (M, K), B (K, N), either of them transposed by attribute, optional C -> alpha A B + beta C, (M, N)."""
+    a, b, c = tensor(op, specs, 0), tensor(op, specs, 1), given(specs, 2)
+    dtype = one_dtype(op, (a, b) if c is None else (a, b, c), NUMBERS)
+    if dtype in NARROW:
+        return widened(gemm, op, specs, xp)
+    if len(a.shape) != 2 or len(b.shape) != 2:
+        fail(op, f"operands of shape {list(a.shape)} and {list(b.shape)} are not two matrices")
+    trans_a, trans_b = bool(op.attr("transA", 0)), bool(op.attr("transB", 0))
+    alpha, beta = float(op.attr("alpha", 1.0)), float(op.attr("beta", 1.0))
+    left = a.shape[::-1] if trans_a else a.shape
+    right = b.shape[::-1] if trans_b else b.shape
+    output = TensorSpec(dtype, matmul_shape(op, left, right))
+    if c is not None and not broadcasts_to(c, output.shape):
+        fail(op, f"of shape {list(c.shape)} does not broadcast to {list(output.shape)}", "C")
+    adds = c is not None and beta != 0
+    parts: tuple[Part, ...] = ((c.shape, dtype),) if c is not None and adds and beta != 1 else ()
+
+    def bind(inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Call:
+        x, y = inputs[0].T if trans_a else inputs[0], inputs[1].T if trans_b else inputs[1]
+        out = outputs[0]
+        calls = [bind_matmul(xp, x, y, out)]
+        if alpha != 1:
+            calls.append(partial(xp.multiply, out, alpha, out, casting="unsafe"))
+        if adds:
+            bias = inputs[2]
+            if parts:
+                (scaled,) = carve(workspace, *parts)
+                calls.append(partial(xp.multiply, bias, beta, scaled, casting="unsafe"))
+                bias = scaled
+            calls.append(partial(xp.add, out, bias, out))
+        call = in_turn(calls)
+        return Quiet(call) if dtype in FLOATS else call
+
+    return computed((output,), bind, workspace_bytes=carved_bytes(*parts))
+
+
+@kernel("FusedMatMul", domain="com.microsoft", versions=(1,), dispatch=Dispatch.LIBRARY)
+def fused_matmul(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
+    """A, B, transposed by attribute (`transA`, `transBatchA`: the first axis moves before the last) -> alpha A B."""
+    a, b = tensor(op, specs, 0), tensor(op, specs, 1)
+    dtype = one_dtype(op, (a, b), FLOATS)
+    if dtype in NARROW:
+        return widened(fused_matmul, op, specs, xp)
+    alpha = float(op.attr("alpha", 1.0))
+
+    def turned(array: Array, side: str) -> Array:
+        if op.attr(f"transBatch{side}", 0) and array.ndim > 2:
+            array = array.transpose(*range(1, array.ndim - 1), 0, array.ndim - 1)
+        return transposed(array) if op.attr(f"trans{side}", 0) and array.ndim > 1 else array
+
+    shapes = [turned(np.broadcast_to(np.int8(0), s.shape), side).shape for s, side in ((a, "A"), (b, "B"))]
+    output = TensorSpec(dtype, matmul_shape(op, *shapes))
+
+    def bind(inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Call:
+        calls = [bind_matmul(xp, turned(inputs[0], "A"), turned(inputs[1], "B"), outputs[0])]
+        if alpha != 1:
+            calls.append(partial(xp.multiply, outputs[0], alpha, outputs[0]))
+        return Quiet(in_turn(calls))
+
+    return computed((output,), bind)
+
+
+@kernel("MatMulInteger", versions=(10,), dispatch=Dispatch.LIBRARY)
+def matmul_integer(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
+    """A, B (int8 or uint8), optional zero points (per tensor, per row of A, per column of B) -> int32 product."""
+    a, b = tensor(op, specs, 0), tensor(op, specs, 1)
+    for spec in (a, b):
+        if spec.dtype not in INTEGERS or spec.dtype.itemsize != 1:
+            raise UnsupportedError(f"{op.id} of {spec.dtype}", op=op.id, node=op.name)
+    output = TensorSpec(np.dtype(np.int32), matmul_shape(op, a.shape, b.shape))
+    zeros = [_zero_point_shape(op, given(specs, 2), a, -2), _zero_point_shape(op, given(specs, 3), b, -1)]
+    depth = a.shape[-1]
+    steps = range(0, depth, EXACT_DEPTH)
+    float32 = np.dtype(np.float32)
+    parts: tuple[Part, ...] = ((a.shape, float32), (b.shape, float32), (output.shape, float32))
+
+    def bind(inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Call:
+        wide_a, wide_b, product = carve(workspace, *parts)
+        out = outputs[0]
+        calls: list[Call] = []
+        for wide, x, zero, shape in zip(
+            (wide_a, wide_b), inputs[:2], (*inputs[2:], None, None), zeros, strict=False
+        ):
+            if shape is None:
+                calls.append(partial(wide.__setitem__, ..., x))
+            else:
+                minus = partial(xp.subtract, x, zero.reshape(shape), wide, dtype=float32, casting="unsafe")
+                calls.append(minus)
+        if not steps:
+            calls.append(partial(out.fill, 0))
+        # float32 BLAS is exact over so many products: longer ones are added up in int32.
+        for k in steps:
+            end = min(k + EXACT_DEPTH, depth)
+            columns = wide_a[..., k:end]
+            rows = wide_b[k:end] if wide_b.ndim == 1 else wide_b[..., k:end, :]
+            calls.append(bind_matmul(xp, columns, rows, product))
+            calls.append(
+                partial(out.__setitem__, ..., product)
+                if k == 0
+                else partial(xp.add, out, product, out, casting="unsafe", dtype=np.int32)
+            )
+        return in_turn(calls)
+
+    return computed((output,), bind, workspace_bytes=carved_bytes(*parts))
+
+
+def _zero_point_shape(
+    op: Operation, zero: TensorSpec | None, x: TensorSpec, axis: int
+) -> tuple[int, ...] | None:
+    """How a zero point must be reshaped to be subtracted from `x`; None where there is none."""
+    if zero is None:
+        return None
+    if zero.dtype != x.dtype:
+        raise KernelError(f"zero point is {zero.dtype}, its operand {x.dtype}", op=op.id, node=op.name)
+    if zero.size == 1:
+        return ()
+    if len(zero.shape) == 1 and len(x.shape) >= 2 and zero.shape[0] == x.shape[axis]:
+        return (-1, 1) if axis == -2 else (1, -1)
+    if broadcasts_to(zero, x.shape):
+        return zero.shape
+    raise KernelError(
+        f"zero point of shape {list(zero.shape)} does not fit {list(x.shape)}", op=op.id, node=op.name
+    )

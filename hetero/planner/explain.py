@@ -1,0 +1,167 @@
+"""Explaining a plan in text: what fell back and why, what runs where, what moves; readable for huge graphs too."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+
+from hetero.planner.placement import GOES_WITH
+from hetero.planner.plan import CALLER, Placement, Plan
+from hetero.program.program import Port
+from hetero.types import ValueType
+
+_OPS_LISTED = 12
+_NODES_LISTED = 5
+_ROWS_LISTED = 200
+"""Lines of one list; a longer one says how many it leaves out."""
+
+
+def summary(plan: Plan) -> str:
+    """Nodes and operations per provider, partitions, and what moves."""
+    return "\n".join(_summary(plan))
+
+
+def explain(plan: Plan, *, nodes: bool = False) -> str:
+    """The summary, what is not on the preferred provider and why (grouped by operation and reason), partitions in
+    order, and transfers per edge; with `nodes`, a line for each node too, those inside bodies indented."""
+    sections = [_summary(plan), _fallbacks(plan), _partitions(plan), _transfers(plan)]
+    if nodes:
+        sections.append(iter(("nodes", *node_lines(plan))))
+    return "\n\n".join("\n".join(lines) for lines in sections)
+
+
+def place_name(plan: Plan, place: int) -> str:
+    """The name of a child, or "caller"."""
+    return "caller" if place == CALLER else plan.providers[place].name
+
+
+def bytes_text(nbytes: int) -> str:
+    """A number of bytes for reading."""
+    size = float(nbytes)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024 or unit == "GiB":
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    raise AssertionError("unreachable")
+
+
+def _summary(plan: Plan) -> Iterator[str]:
+    outer = [p for p in plan.placements if not p.path]
+    inner = len(plan.placements) - len(outer)
+    yield (
+        f"plan of {plan.model!r}: {_count(len(outer), 'node')}"
+        + (f" and {inner} inside bodies" if inner else "")
+        + f", {_count(len(plan.partitions), 'partition')}, {_count(len(plan.transfers), 'transfer')}"
+        + f" in {_count(len(plan.parcels), 'parcel')}"
+    )
+    for child, config in enumerate(plan.providers):
+        mine = [p for p in plan.placements if p.provider == config.name]
+        parts = sum(p.child == child for p in plan.partitions)
+        if not mine:
+            yield f"  {config.name}: no nodes"
+            continue
+        ops = Counter(p.op for p in mine).most_common()
+        text = ", ".join(
+            f"{op} ×{n}" if n > 1 else op for op, n in sorted(ops, key=lambda x: (-x[1], x[0]))[:_OPS_LISTED]
+        )
+        more = f", … ({_count(len(ops) - _OPS_LISTED, 'more op')})" if len(ops) > _OPS_LISTED else ""
+        yield (
+            f"  {config.name}: {_count(len(mine), 'node')} in {_count(parts, 'partition')}, "
+            f"{_count(len(plan.weights[child]), 'weight')}: {text}{more}"
+        )
+
+
+def fallbacks(plan: Plan) -> list[tuple[str, str, str, list[Placement]]]:
+    """(operation, provider it is on, why not the first provider, its nodes), most nodes first; without the nodes in
+    bodies that merely go with the rest of the body."""
+    groups: dict[tuple[str, str, str], list[Placement]] = defaultdict(list)
+    for placement in plan.placements:
+        if placement.rejected and not placement.rejected[0].reason.startswith(GOES_WITH):
+            groups[placement.op, placement.provider, placement.rejected[0].reason].append(placement)
+    rows = [(*key, members) for key, members in groups.items()]
+    return sorted(rows, key=lambda row: (-len(row[3]), row[:3]))
+
+
+def _fallbacks(plan: Plan) -> Iterator[str]:
+    rows = fallbacks(plan)
+    first = plan.providers[0].name
+    if not rows:
+        yield f"every node is on the preferred provider {first}"
+        return
+    total = sum(bool(p.rejected) for p in plan.placements)
+    along = total - sum(len(row[3]) for row in rows)
+    note = f", {along} of them inside bodies that go as a whole" if along else ""
+    yield f"not on the preferred provider {first}: {_count(total, 'node')}{note}"
+    for op, provider, reason, members in rows[:_ROWS_LISTED]:
+        names = ", ".join("/".join((*m.path, m.node)) for m in members[:_NODES_LISTED])
+        more = ", …" if len(members) > _NODES_LISTED else ""
+        yield f"  {op} ×{len(members)} on {provider}: {reason}  ({names}{more})"
+        others = {tuple((r.provider, r.reason) for r in m.rejected[1:]) for m in members}
+        if len(others) == 1:
+            for name, why in others.pop():
+                yield f"    {name}: {why}"
+    yield from _left_out(len(rows))
+
+
+def _partitions(plan: Plan) -> Iterator[str]:
+    yield "partitions, in order"
+    for partition in plan.partitions[:_ROWS_LISTED]:
+        program = partition.program
+        yield (
+            f"  {partition.id}: {plan.providers[partition.child].name}, "
+            f"{_count(len(program.instructions), 'node')}, "
+            f"in ({_names(program.inputs)}), out ({_names(program.outputs)})"
+        )
+    yield from _left_out(len(plan.partitions))
+
+
+def edges(plan: Plan) -> dict[tuple[int, int], tuple[int, int, int]]:
+    """(source, destination) -> values, bytes of those of known size, how many are of unknown size; sorted."""
+    found: dict[tuple[int, int], tuple[int, int, int]] = {}
+    for t in plan.transfers:
+        values, nbytes, unknown = found.get((t.source, t.destination), (0, 0, 0))
+        found[t.source, t.destination] = (values + 1, nbytes + (t.nbytes or 0), unknown + (t.nbytes is None))
+    return dict(sorted(found.items()))
+
+
+def edge_text(values: int, nbytes: int, unknown: int) -> str:
+    """One edge's counts for reading."""
+    if unknown == values:
+        return f"{_count(values, 'value')}, size unknown before the run"
+    return f"{_count(values, 'value')}, {bytes_text(nbytes)}" + (
+        f" and {unknown} of unknown size" if unknown else ""
+    )
+
+
+def _transfers(plan: Plan) -> Iterator[str]:
+    yield "transfers per step"
+    for (source, destination), counts in edges(plan).items():
+        yield f"  {place_name(plan, source)} -> {place_name(plan, destination)}: {edge_text(*counts)}"
+
+
+def node_lines(plan: Plan) -> Iterator[str]:
+    """A line per node: where it is and why; those inside bodies indented under the node that has the body."""
+    for p in plan.placements:
+        why = "; ".join(f"not {r.provider}: {r.reason}" for r in p.rejected)
+        yield (
+            f"{'  ' * (1 + len(p.path))}{p.node} ({p.op}) {f'in {p.path[-1]} ' if p.path else ''}"
+            f"on {p.provider}: {p.reason}" + (f" ({why})" if why else "")
+        )
+
+
+def _names(ports: tuple[Port, ...]) -> str:
+    shown = [f"{port.name}: {_type(port.type)}" for port in ports[:_NODES_LISTED]]
+    return ", ".join(shown) + (f", … {len(ports) - _NODES_LISTED} more" if len(ports) > _NODES_LISTED else "")
+
+
+def _type(declared: ValueType | None) -> str:
+    return "?" if declared is None else str(declared)
+
+
+def _left_out(count: int) -> Iterator[str]:
+    if count > _ROWS_LISTED:
+        yield f"  … {count - _ROWS_LISTED} more"
+
+
+def _count(n: int, what: str) -> str:
+    return f"{n} {what}" if n == 1 else f"{n} {what}s"
