@@ -8,6 +8,7 @@ from contextlib import contextmanager
 import typer
 
 from hetero.errors import HeteroError
+from hetero.planner.explain import printable
 
 
 @contextmanager
@@ -16,6 +17,5 @@ def reported() -> Iterator[None]:
     try:
         yield
     except (HeteroError, OSError) as error:
-        text = " ".join(str(error).split())
-        typer.echo(f"error: {text}", err=True)
+        typer.echo(f"error: {printable(' '.join(str(error).split()))}", err=True)
         raise typer.Exit(1) from error

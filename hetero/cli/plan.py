@@ -140,7 +140,7 @@ def show(made: Plan, console: Console, *, nodes: bool) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from hetero.planner.explain import edge_text, edges, fallbacks, node_lines, place_name
+    from hetero.planner.explain import edge_text, edges, fallbacks, node_lines, place_name, printable
 
     console.print(Text(made.summary()))
     rows = fallbacks(made)
@@ -149,7 +149,7 @@ def show(made: Plan, console: Console, *, nodes: bool) -> None:
         for heading in ("op", "nodes", "on", "reason"):
             table.add_column(heading, justify="right" if heading == "nodes" else "left", overflow="fold")
         for op, where, why, members in rows:
-            table.add_row(Text(op), str(len(members)), Text(where), Text(why))
+            table.add_row(Text(printable(op)), str(len(members)), Text(where), Text(printable(why)))
         console.print(table)
     table = Table(title="transfers per step", title_justify="left")
     for heading in ("from", "to", "what"):
@@ -159,4 +159,4 @@ def show(made: Plan, console: Console, *, nodes: bool) -> None:
     console.print(table)
     if nodes:
         for line in node_lines(made):
-            console.print(Text(line))
+            console.print(Text(printable(line)))

@@ -90,7 +90,9 @@ def layer_norm(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
             affine.append(None if kind == "none" else operand)
         mean = results[1] if centred and len(results) > 1 else None
         inverse = results[-1] if len(results) == (3 if centred else 2) else None
-        call = bind_rows(xp, rows, inputs[0], results[0], *affine, arrays[-1], mean=mean, inverse=inverse)
+        call = bind_rows(
+            xp, rows, inputs[0], results[0], affine[0], affine[1], arrays[-1], mean=mean, inverse=inverse
+        )
         if not copies:
             return call
 
@@ -104,8 +106,9 @@ def layer_norm(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
     return computed(
         outputs,
         bind,
-        contiguous=(0,),
-        overwrites=((0, 0),) if output.dtype == x.dtype and scale.shape != x.shape else (),
+        contiguous=(0, 1, 2),
+        # A scale or bias of X's shape may be X.
+        overwrites=((0, 0),) if output.dtype == x.dtype and "each" not in kinds and axis > 0 else (),
         workspace_bytes=carved_bytes(*spread, ((carved_bytes(*own),), np.uint8)),
     )
 

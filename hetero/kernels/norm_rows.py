@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -143,8 +142,3 @@ def _normalise(
         xp.multiply(block, scale, block)
     if bias is not None:
         xp.add(block, bias, block)
-
-
-def affine_view(array: Array, shape: Sequence[int]) -> Array:
-    """A scale or bias reshaped to three axes; a copy only where its strides allow no view, as for no weight."""
-    return array.reshape(tuple(shape))

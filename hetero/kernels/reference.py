@@ -115,6 +115,8 @@ def node_proto(op: Operation) -> onnx.NodeProto:
             proto = type_proto(value)
         elif isinstance(value, tuple):
             proto = list(value)
+        elif isinstance(value, int) and declared == onnx.AttributeProto.FLOAT:
+            proto = float(value)
         try:
             node.attribute.append(helper.make_attribute(name, proto, attr_type=declared))
         except (TypeError, ValueError) as error:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from hetero.errors import KernelError
 from hetero.kernels.base import Compiled, dynamic, given, kernel, tensor
 from hetero.kernels.operands import axis_of, fail, known_ints
 from hetero.kernels.shape import constant
@@ -162,7 +163,12 @@ def concat_from_sequence(op: Operation, specs: Sequence[Spec], xp: Any) -> Compi
             return (xp.stack(elements, at) if stacks else xp.concatenate(elements, at),)
         except ValueError as error:
             shapes = ", ".join(str(list(e.shape)) for e in elements)
-            fail(op, f"elements of shapes {shapes} do not join along axis {at}: {error}", "input_sequence")
+            raise KernelError(
+                f"elements of shapes {shapes} do not join along axis {at}: {error}",
+                op=op.id,
+                node=op.name,
+                operand="input_sequence",
+            ) from error
 
     return dynamic(run, capture=REASON)
 

@@ -18,7 +18,7 @@ _ROWS_LISTED = 200
 
 def summary(plan: Plan) -> str:
     """Nodes and operations per provider, partitions, and what moves."""
-    return "\n".join(_summary(plan))
+    return "\n".join(map(printable, _summary(plan)))
 
 
 def explain(plan: Plan, *, nodes: bool = False) -> str:
@@ -27,7 +27,7 @@ def explain(plan: Plan, *, nodes: bool = False) -> str:
     sections = [_summary(plan), _fallbacks(plan), _partitions(plan), _transfers(plan)]
     if nodes:
         sections.append(iter(("nodes", *node_lines(plan))))
-    return "\n\n".join("\n".join(lines) for lines in sections)
+    return "\n\n".join("\n".join(map(printable, lines)) for lines in sections)
 
 
 def place_name(plan: Plan, place: int) -> str:
@@ -35,14 +35,17 @@ def place_name(plan: Plan, place: int) -> str:
     return "caller" if place == CALLER else plan.providers[place].name
 
 
+def printable(text: str) -> str:
+    """`text` with what could move a terminal's cursor or break a line written as an escape: names are the model's."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
 def bytes_text(nbytes: int) -> str:
     """A number of bytes for reading."""
-    size = float(nbytes)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if size < 1024 or unit == "GiB":
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1024
-    raise AssertionError("unreachable")
+    if nbytes < 1024:
+        return f"{nbytes} B"
+    power = min((nbytes.bit_length() - 1) // 10, 4)
+    return f"{nbytes / 1024**power:.1f} {('KiB', 'MiB', 'GiB', 'TiB')[power - 1]}"
 
 
 def _summary(plan: Plan) -> Iterator[str]:

@@ -225,6 +225,9 @@ class DeviceMemory:
 
     def view(self, inner: HostArray, of: SimArray) -> SimArray:
         """`inner`, a view of `of`'s memory, as an array that keeps that memory alive. Raises: DeviceError."""
+        if not isinstance(inner, np.ndarray):
+            # x[3] of a vector is a NumPy scalar: a copy that later runs would not see change.
+            raise DeviceError(f"a view kernel returned a {type(inner).__name__}, no view", device=self.device)
         offset = _address(inner) - _address(of._inner)
         if inner.size and not np.may_share_memory(inner, of._inner):
             raise DeviceError("a view kernel returned memory that is not its input's", device=self.device)

@@ -7,6 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 from hetero.planner.graph import PlanGraph
+from hetero.planner.placement import Candidate, place
+from hetero.planner.plan import Plan
+from hetero.planner.planner import assemble
 from hetero.program.assemble import LoweredNode
 from hetero.program.operation import Operation
 from hetero.program.program import Program
@@ -93,3 +96,11 @@ class FakeProvider:
         if self.reference:
             return Match(True, "through onnx.reference", native=False)
         return Match(False, f"{self.name} has no kernel for {op.id}")
+
+
+def plan_of(g: PlanGraph, providers: Sequence[Candidate], *, name: str = "m", strict: bool = False) -> Plan:
+    """The plan of a hand-written graph."""
+    placed = place(g, providers, strict=strict)
+    return assemble(
+        g, placed, [p.config for p in providers], name=name, digest="0" * 64, opsets={"": 17, "my": 1}
+    )

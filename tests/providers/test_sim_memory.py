@@ -245,9 +245,17 @@ def test_a_view_kernel_cannot_read_its_other_inputs(sim: SimulatedProvider) -> N
         sim.view(compiled, [sim.upload(sample(3)), sim.upload(np.array(2))])
 
 
-def test_a_view_kernel_that_returns_other_memory_is_found_out(sim: SimulatedProvider) -> None:
-    compiled = replace(
-        sim.compile(operation("Transpose"), [TensorSpec(F32, (3,))]), view=lambda inputs: (inputs[0] + 1,)
-    )
-    with pytest.raises(DeviceError, match="not its input's"):
+@pytest.mark.parametrize(
+    ("view", "words"),
+    [
+        (lambda inputs: (inputs[0] + 1,), "not its input's"),
+        (lambda inputs: (inputs[0][1],), "float32, no view"),
+    ],
+    ids=["a copy", "a scalar"],
+)
+def test_a_view_kernel_that_returns_other_memory_is_found_out(
+    sim: SimulatedProvider, view: Callable[[Any], Any], words: str
+) -> None:
+    compiled = replace(sim.compile(operation("Transpose"), [TensorSpec(F32, (3,))]), view=view)
+    with pytest.raises(DeviceError, match=words):
         sim.view(compiled, [sim.upload(sample(3))])
