@@ -42,7 +42,9 @@ class SplitModel:
     """A model on a `HeterogeneousExecutor`, as a Runner. Use it as a context manager."""
 
     def __init__(self, model: Path, providers: list[Provider], children: Children) -> None:
-        self._executor = hetero.HeterogeneousExecutor(model, providers=providers, children=children)
+        self._executor = hetero.HeterogeneousExecutor(
+            model, providers=providers, children=children, options=hetero.RuntimeOptions(trace=True)
+        )
 
     def __enter__(self) -> Self:
         self._executor.__enter__()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -17,7 +17,7 @@ KNOWN_VALUE_ELEMENTS = 4096
 """Results with at most this many elements are kept in `TensorSpec.value`, for folding what follows."""
 
 
-def bounded(op: Operation, dtype: np.dtype[np.generic], shape: Sequence[int]) -> TensorSpec:
+def bounded(op: Operation, dtype: np.dtype[np.generic], shape: Iterable[int]) -> TensorSpec:
     """The spec of an output whose extents came from data.
 
     Raises: MemoryLimitError where it would pass MAX_VALUE_ELEMENTS or MAX_VALUE_BYTES.

@@ -206,12 +206,14 @@ def _prepared(calls: list[Call], operand: Array, own: Array) -> Array:
     return own
 
 
-def _pieces(xp: Any, grain: Grain, x: Array, y: Array, scale: Array, zero: Array | None) -> list[list[Any]]:
-    """[x, y, scale, zero] in views that broadcast together, small enough for the cache."""
-    found = []
+def _pieces(
+    xp: Any, grain: Grain, x: Array, y: Array, scale: Array, zero: Array | None
+) -> list[tuple[Any, Any, Any, Any]]:
+    """The whole in pieces small enough for the cache."""
+    found: list[Piece] = []
     zeros = grain.split(x, zero)
     for (a, s), (b, _), (_, z) in zip(grain.split(x, scale), grain.split(y, None), zeros, strict=True):
-        found += _cut(xp, a, b, s, z)
+        found += [(p[0], p[1], p[2], p[3]) for p in _cut(xp, a, b, s, z)]
     return found
 
 

@@ -107,7 +107,7 @@ def node_proto(op: Operation) -> onnx.NodeProto:
     )
     schema = _schema(op)
     for name, value in op.attributes.items():
-        declared = schema.attributes[name].type.value if schema and name in schema.attributes else None
+        declared = int(schema.attributes[name].type.value) if schema and name in schema.attributes else None
         proto: Any = value
         if isinstance(value, np.ndarray):
             proto = numpy_helper.from_array(value)
@@ -206,7 +206,9 @@ def reference_compile(op: Operation, specs: Sequence[Spec]) -> Compiled:
     node = node_proto(op)
     types = _output_types(op, node, specs)
     inputs = [
-        helper.make_value_info(name, (None if isinstance(s, AbsentSpec) else _spec_proto(s)) or onnx.TypeProto())
+        helper.make_value_info(
+            name, (None if isinstance(s, AbsentSpec) else _spec_proto(s)) or onnx.TypeProto()
+        )
         for name, s in zip(node.input, specs, strict=False)
         if name
     ]

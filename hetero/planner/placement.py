@@ -162,7 +162,7 @@ def _choose(
 ) -> None:
     last_resort: tuple[int, Match] | None = None
     for child, provider in enumerate(providers):
-        if verdict.inner:
+        if verdict.inner or is_control(op):
             match = _match_whole(verdict, op, types, provider)
         else:
             match = provider.supports(op, types)
@@ -196,14 +196,16 @@ def _match_whole(
         if not match.ok:
             where = "/".join(inner.path)
             return Match(False, f"{where}: node {inner.op.name!r} ({inner.op.id}): {match.reason}")
-    return replace(whole, native=whole.native and all(m.native for m in matches))
+    native = whole.native and all(m.native for m in matches)
+    return replace(whole, native=native, dispatch=Dispatch.CONTROL)
 
 
 def _match_inner(inner: InnerNode, provider: Candidate) -> Match:
     if inner.host and forbidden(provider.config, inner.op) is None:
         return _on_host(provider.name)
-    op = without_bodies(inner.op) if is_control(inner.op) else inner.op
-    return provider.supports(op, inner.types)
+    if is_control(inner.op):
+        return replace(provider.supports(without_bodies(inner.op), inner.types), dispatch=Dispatch.CONTROL)
+    return provider.supports(inner.op, inner.types)
 
 
 def _unsupported(

@@ -176,7 +176,7 @@ def test_squeeze_and_unsqueeze_take_axes_as_inputs(opset: int) -> None:
 
 
 def test_squeeze_refuses_an_axis_that_is_longer() -> None:
-    with pytest.raises(KernelError, match="axis 1 of .* has extent 3, not 1"):
+    with pytest.raises(KernelError, match=r"axis 1 of .* has extent 3, not 1"):
         run_op("Squeeze", [grid(1, 3), i64(1)], opset=13)
     with pytest.raises(KernelError, match="twice"):
         run_op("Unsqueeze", [grid(1, 3), i64(0, -4)], opset=13)

@@ -14,7 +14,7 @@ OP = Operation("", "Expand", 13, name="grow")
 
 
 def test_what_fits_becomes_a_spec_of_python_integers() -> None:
-    spec = bounded(OP, np.dtype(np.float32), [np.int64(2), 0, np.int64(2**40)])
+    spec = bounded(OP, np.dtype(np.float32), np.array([2, 0, 2**40]))
     assert spec.shape == (2, 0, 2**40)
     assert all(type(d) is int for d in spec.shape)
 
@@ -29,7 +29,7 @@ def test_the_byte_bound_is_inclusive(dtype: type[np.generic], elements: int) -> 
 
 def test_extents_whose_product_overflows_an_int64_are_caught() -> None:
     with pytest.raises(MemoryLimitError, match=str(2**64)):
-        bounded(OP, np.dtype(np.int8), [np.int64(2**32), np.int64(2**32)])
+        bounded(OP, np.dtype(np.int8), np.array([2**32, 2**32]))
 
 
 def test_the_element_bound_holds_where_bytes_alone_would_not(monkeypatch: pytest.MonkeyPatch) -> None:

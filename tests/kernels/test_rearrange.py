@@ -156,7 +156,7 @@ def test_center_crop_pad_takes_some_axes() -> None:
     ],
 )
 def test_col2im_sums_blocks_back(
-    image: tuple[int, ...], block: tuple[int, ...], attributes: dict[str, list[int]]
+    image: tuple[int, ...], block: tuple[int, ...], attributes: dict[str, Any]
 ) -> None:
     rank = len(image)
     strides, dilations = attributes.get("strides", [1] * rank), attributes.get("dilations", [1] * rank)

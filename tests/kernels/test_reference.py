@@ -94,7 +94,9 @@ def test_machine_learning_operators_are_served() -> None:
         values_int64s=[3, 4],
     )
     assert (out.tolist(), out.dtype) == ([[3, 4]], np.int64)
-    (out,) = run("Binarizer", [np.array([[0.2, 0.8]], np.float32)], opset=1, domain="ai.onnx.ml", threshold=0.5)
+    (out,) = run(
+        "Binarizer", [np.array([[0.2, 0.8]], np.float32)], opset=1, domain="ai.onnx.ml", threshold=0.5
+    )
     assert (out.tolist(), out.dtype) == ([[0, 1]], np.float32)
 
 
@@ -143,7 +145,7 @@ def test_warnings_of_the_library_stay_inside() -> None:
 
 
 def test_failures_are_kernel_errors_with_their_cause() -> None:
-    with pytest.raises(KernelError, match="onnx.reference failed: ") as caught:
+    with pytest.raises(KernelError, match=r"onnx\.reference failed: ") as caught:
         run("MatMul", [np.zeros((2, 3)), np.zeros((2, 3))], opset=13)
     assert isinstance(caught.value.__cause__, TypeError)
     assert (caught.value.op, caught.value.node) == ("MatMul", "node")

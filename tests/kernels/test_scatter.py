@@ -112,7 +112,11 @@ def test_earlier_versions_of_scatter_nd_are_served(opset: int) -> None:
 def test_scatter_nd_takes_duplicates_empties_and_the_whole() -> None:
     (out,) = run_op("ScatterND", [grid(3), np.array([[1], [1]]), grid(2) + 5], opset=18, reduction="add")
     assert out.tolist() == [0, 12, 2]
-    assert run_op("ScatterND", [grid(3), np.zeros((0, 1), np.int64), grid(0)], opset=18)[0].tolist() == [0, 1, 2]
+    assert run_op("ScatterND", [grid(3), np.zeros((0, 1), np.int64), grid(0)], opset=18)[0].tolist() == [
+        0,
+        1,
+        2,
+    ]
     assert run_op("ScatterND", [grid(2, 0), np.array([[1]]), grid(1, 0)], opset=18)[0].shape == (2, 0)
     (out,) = run_op("ScatterND", [grid(2), np.zeros((1, 0), np.int64), -grid(1, 2)], opset=18)
     assert out.tolist() == [0, -1]

@@ -83,9 +83,13 @@ BROKEN: list[tuple[str, Callable[[Plan], Plan]]] = [
         lambda p: replace(p, inputs=(), parcels=tuple(replace(q, id=q.id - 1) for q in p.parcels[1:])),
     ),
     (
-        "nothing before it makes|does not make",
+        "nothing before it makes",
         lambda p: replace(
-            p, partitions=tuple(replace(q, id=k) for k, q in enumerate(reversed(p.partitions)))
+            p,
+            partitions=tuple(replace(q, id=k) for k, q in enumerate(reversed(p.partitions))),
+            parcels=tuple(
+                replace(q, producer=CALLER if q.producer == CALLER else 3 - q.producer) for q in p.parcels
+            ),
         ),
     ),
     ("no provider of the plan", lambda p: with_placement(p, 0, provider="x")),
