@@ -25,6 +25,12 @@ from hetero.types import HostArray
 CONCURRENCY_GROUPS = {"control": 1, "watch": 1}
 """Threads besides the one that runs partitions: one answers, one waits for the actor's end."""
 _REMEMBERED_FAILURES = 64
+_STATS_PATIENCE_S = 0.05
+
+
+def node_id() -> str:
+    """The id of the Ray node that this process belongs to."""
+    return str(ray.get_runtime_context().get_node_id())
 
 
 class ChildActor:
@@ -36,8 +42,9 @@ class ChildActor:
 
     def __init__(self) -> None:
         self._child: ChildExecutor | None = None
-        self._threads = 0
+        self._turn = threading.Lock()
         self._running: tuple[int, int, float] | None = None
+        self._last_stats: dict[str, Any] = {}
         self._failed: OrderedDict[int, Exception] = OrderedDict()
         self._over = threading.Event()
 
@@ -52,10 +59,9 @@ class ChildActor:
     ) -> dict[str, Any]:
         """Become child `index` of the plan; `weights[k]` holds the arrays of `weight_names[k]`, which stay shared.
 
-        Returns where it runs: pid, node_id. Raises: PlanError, ProviderError, ProgramError.
+        Returns where and how it runs: pid, node_id, threads, library_threads. Raises: PlanError, ProviderError, ProgramError.
         """
         set_threads(threads)
-        self._threads = threads
         plan = Plan.from_bytes(plan_bytes.tobytes())
         named = {
             name: array
@@ -69,8 +75,13 @@ class ChildActor:
             child.close()
             raise
         set_threads(threads)  # once more, for the libraries that the kernels have brought in
-        self._child = child
-        return {"pid": os.getpid(), "node_id": ray.get_runtime_context().get_node_id()}
+        self._child, self._last_stats = child, child.stats()
+        return {
+            "pid": os.getpid(),
+            "node_id": node_id(),
+            "threads": threads,
+            "library_threads": thread_counts(),
+        }
 
     def run(self, partition: int, step: int, graph_slot: str, *parcels: Wire) -> Any:
         """Run a partition; returns its one parcel, a tuple of several, or None where it sends nothing.
@@ -81,9 +92,10 @@ class ChildActor:
         child = self._ready()
         if step in self._failed:
             raise self._failed[step]
-        self._running = (partition, step, time.perf_counter())
         try:
-            sent = [pack(p) for p in child.run(partition, step, [unpack(p) for p in parcels], graph_slot)]
+            with self._turn:
+                self._running = (partition, step, time.perf_counter())
+                sent = [pack(p) for p in child.run(partition, step, [unpack(p) for p in parcels], graph_slot)]
         except Exception as error:
             self._failed[step] = error
             if len(self._failed) > _REMEMBERED_FAILURES:
@@ -112,12 +124,18 @@ class ChildActor:
 
     @ray.method(concurrency_group="control")
     def stats(self) -> dict[str, Any]:
-        """The child's counters, what it is running (partition, step, seconds) and the threads of its libraries."""
+        """The child's counters.
+
+        While a partition runs, the counters are those of the last time that none did, and `running` says which runs
+        (partition, step, for_s): a provider is used from one thread at a time.
+        """
+        if self._turn.acquire(timeout=_STATS_PATIENCE_S):
+            try:
+                self._last_stats = self._ready().stats()
+            finally:
+                self._turn.release()
+        out = dict(self._last_stats)
         running = self._running
-        out = self._ready().stats()
-        out["pid"] = os.getpid()
-        out["threads"] = self._threads
-        out["library_threads"] = thread_counts()
         if running is not None:
             partition, step, started = running
             out["running"] = {"partition": partition, "step": step, "for_s": time.perf_counter() - started}

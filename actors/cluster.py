@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import ray
-from ray._raylet import Config
+from ray import _raylet
 
 from hetero.errors import ClosedError, OptionError, TransportError
 
@@ -30,7 +30,9 @@ _HEALTH_CHECKS = {
 }
 
 # Newer versions of Ray can be told to wait until its processes are gone.
-_WAIT = {"wait_for_processes": True} if "wait_for_processes" in inspect.signature(ray.shutdown).parameters else {}
+_WAIT = (
+    {"wait_for_processes": True} if "wait_for_processes" in inspect.signature(ray.shutdown).parameters else {}
+)
 
 _lock = threading.RLock()
 _session: _Session | None = None
@@ -133,7 +135,9 @@ def _open(store_bytes: int | None, log_to_driver: bool) -> _Session:
 
 def _start(store_bytes: int | None, log_to_driver: bool) -> _Session:
     if store_bytes is not None and store_bytes < _SMALLEST_STORE_BYTES:
-        raise OptionError(f"store_bytes must be at least {_SMALLEST_STORE_BYTES}, not {store_bytes}", phase="prepare")
+        raise OptionError(
+            f"store_bytes must be at least {_SMALLEST_STORE_BYTES}, not {store_bytes}", phase="prepare"
+        )
     # A directory of our own: nothing stays in /tmp/ray, and no bare ray.init() elsewhere finds this Ray by accident.
     # Socket paths in it must stay below 108 bytes, so it is short whatever TMPDIR says.
     base = tempfile.gettempdir()
@@ -175,7 +179,8 @@ def _set_token() -> dict[str, str | None]:
         return {}
     os.environ["RAY_AUTH_MODE"] = "token"
     os.environ["RAY_AUTH_TOKEN"] = _token()
-    Config.initialize("")  # Ray read the mode when it was imported
+    _refresh: Any = _raylet  # compiled, and without types
+    _refresh.Config.initialize("")  # Ray read the mode when it was imported
     return {"RAY_AUTH_MODE": None, "RAY_AUTH_TOKEN": None}
 
 

@@ -26,12 +26,12 @@ def pack(values: Sequence[Any]) -> Wire:
     return [_pack(value) for value in values]
 
 
-def unpack(wire: Wire) -> list[Any]:
-    """The values of a parcel; arrays share memory with the wire form, and are read-only where that is.
+def unpack(wire: Wire, *, own: bool = False) -> list[Any]:
+    """The values of a parcel. Arrays share memory with the wire form (and are read-only where that is) unless `own`.
 
     Raises: TransportError for a wire form that `pack` does not make.
     """
-    return [_unpack(entry) for entry in wire]
+    return [_unpack(entry, own) for entry in wire]
 
 
 def _pack(value: Any) -> Any:
@@ -59,18 +59,22 @@ def _pack_array(array: np.ndarray[Any, Any]) -> Any:
     return array
 
 
-def _unpack(entry: Any) -> Any:
-    if entry is None or isinstance(entry, np.ndarray):
-        return entry
+def _unpack(entry: Any, own: bool) -> Any:
+    if entry is None:
+        return None
+    if isinstance(entry, np.ndarray):
+        return entry.copy(order="K") if own else entry
     match entry:
         case (str(tag), str(name), np.ndarray() as bits) if tag == _NARROW:
-            return bits.view(_dtype(name))
+            return (bits.copy(order="K") if own else bits).view(_dtype(name))
         case (str(tag), tuple(shape), list(items)) if tag == _OBJECTS:
             flat = np.empty(len(items), object)
             flat[:] = items
             return flat.reshape(shape)
         case (str(tag), name, list(items)) if tag == _SEQUENCE:
-            return SequenceValue([_unpack(item) for item in items], None if name is None else _dtype(name))
+            return SequenceValue(
+                [_unpack(item, own) for item in items], None if name is None else _dtype(name)
+            )
     raise TransportError(f"a parcel holds a {type(entry).__name__} that is no value's wire form")
 
 

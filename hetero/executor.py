@@ -84,7 +84,7 @@ class HeterogeneousExecutor:
         loaded = load_model(model)
         self.plan: Plan = plan_model(loaded, chosen, strict=strict)
         self._weights = loaded.weights
-        self._feeds = Feeds(self.plan.inputs)
+        self._feeds = Feeds(self.plan.inputs, loaded.optional_inputs)
         self._routes = _Routes(self.plan)
         self._steps = itertools.count(1)
         self._slots = threading.BoundedSemaphore(self.options.max_in_flight)

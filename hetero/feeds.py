@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -28,7 +28,9 @@ class Feeds:
     Python numbers, and nested lists of them; str in place of object arrays; lists for sequences; None for optionals.
     """
 
-    def __init__(self, inputs: Sequence[Port]) -> None:
+    def __init__(self, inputs: Sequence[Port], defaulted: Collection[str] = ()) -> None:
+        """`defaulted`: inputs that the model gives a value itself, and which are constants here."""
+        self._defaulted = frozenset(defaulted)
         self._inputs = {p.name: p.type for p in inputs}
         self._guards = GuardChecker(guards_for(inputs))
 
@@ -48,12 +50,15 @@ class Feeds:
 
     def _names(self, feeds: Mapping[str, Any]) -> None:
         missing = [f"{n!r} ({t})" for n, t in self._inputs.items() if n not in feeds and not _omissible(t)]
-        extra = [repr(n) for n in feeds if n not in self._inputs]
+        extra = [repr(n) for n in feeds if n not in self._inputs and n not in self._defaulted]
+        fixed = [repr(n) for n in feeds if n in self._defaulted]
         problems = []
         if missing:
             problems.append("missing " + ", ".join(missing))
         if extra:
             problems.append("unknown " + ", ".join(extra))
+        if fixed:
+            problems.append(f"{', '.join(fixed)} set by the model itself, and constant")
         if not problems:
             raise InputError(
                 f"optional inputs must be given as None: {sorted(self._inputs.keys() - feeds.keys())}"

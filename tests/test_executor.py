@@ -239,6 +239,16 @@ def test_outputs_that_are_inputs_or_constants_need_no_partition() -> None:
         assert np.array_equal(got["c"], [3])
 
 
+def test_an_input_with_a_default_is_a_constant_and_cannot_be_fed() -> None:
+    text = HEAD + "g (float[2] x, float[2] w) => (float[2] y) <float[2] w = {1, 2}> { y = Add(x, w) }"
+    with executor(text, ["cpu"]) as ex:
+        x = np.ones(2, np.float32)
+        assert [p.name for p in ex.plan.inputs] == ["x"]
+        assert np.array_equal(ex.run({"x": x})["y"], [2, 3])
+        with pytest.raises(InputError, match=r"'w' set by the model"):
+            ex.run({"x": x, "w": x})
+
+
 def test_closing_ends_everything_and_twice_is_once() -> None:
     ex = executor()
     future = ex.submit(feeds())

@@ -8,11 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from hetero.kernels.base import Compiled, computed, kernel, tensor
-from hetero.kernels.broadcasting import BOOL, NUMBERS, SIGNED, one_dtype
+from hetero.kernels.base import Call, Compiled, computed, kernel, tensor
+from hetero.kernels.broadcasting import BOOL, NUMBERS, SIGNED, broadcasts_to, one_dtype
 from hetero.kernels.fused import chain
 from hetero.kernels.operands import fail
+from hetero.kernels.quiet import quiet
 from hetero.kernels.widen import NARROW, widened
+from hetero.kernels.workspace import Part, carve, carved_bytes
 from hetero.program.operation import Operation
 from hetero.types import FLOATS, Array, Spec, TensorSpec
 
@@ -197,3 +199,28 @@ def shrink(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
     wide = np.dtype(np.float32) if dtype in FLOATS and dtype.itemsize <= 4 else np.dtype(np.float64)
     step = partial(_shrink, xp, float(op.attr("lambd", 0.5)), float(op.attr("bias", 0.0)))
     return chain(xp, x, step, scratch=(wide, wide, BOOL))
+
+
+@kernel("PRelu", versions=(7, 9, 16))
+def prelu(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
+    """X, slope (broadcasts to X) -> X where X >= 0, slope X elsewhere."""
+    x, slope = tensor(op, specs, 0), tensor(op, specs, 1)
+    if one_dtype(op, (x, slope), NUMBERS) in NARROW:
+        return widened(prelu, op, specs, xp)
+    if not broadcasts_to(slope, x.shape):
+        fail(op, f"of shape {list(slope.shape)} does not broadcast to {list(x.shape)}", "slope")
+    parts: tuple[Part, ...] = ((x.shape, x.dtype),)
+
+    def bind(inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Call:
+        (low,) = carve(workspace, *parts)
+        return quiet(_prelu, xp, inputs[0], inputs[1], outputs[0], low)
+
+    return computed((TensorSpec(x.dtype, x.shape),), bind, workspace_bytes=carved_bytes(*parts))
+
+
+def _prelu(xp: Any, x: Array, slope: Array, out: Array, low: Array) -> None:
+    zero = x.dtype.type(0)
+    xp.minimum(x, zero, out=low)
+    xp.multiply(low, slope, low)
+    xp.maximum(x, zero, out=out)
+    xp.add(out, low, out)

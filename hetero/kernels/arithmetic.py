@@ -198,7 +198,7 @@ def clip(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
     output = TensorSpec(dtype, x.shape)
     if op.version < 11:
         low, high = (
-            None if v is None else np.asarray(v).astype(dtype) for v in (op.attr("min"), op.attr("max"))
+            None if v is None else np.float64(v).astype(dtype) for v in (op.attr("min"), op.attr("max"))
         )
         return computed((output,), lambda i, o, _: _clip(xp, i[0], low, high, o[0]), overwrites=((0, 0),))
     for name, spec in (("min", given(specs, 1)), ("max", given(specs, 2))):

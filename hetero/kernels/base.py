@@ -59,7 +59,11 @@ class KernelDef:
     `values` are the inputs whose *value* decides the output's shape (Reshape's shape, Slice's starts…): the runtime
     hands their specs over with `.value` set (a host array), whatever provider the data lives on.
     `portable`: uses nothing but the array module, so it runs on every provider. `metadata`: the result follows from the
-    input specs alone and the bound call reads no input (Shape, Size), so that it is known whenever shapes are.
+    input specs alone and the bound call reads no input (Shape, Size), so that it is known whenever shapes are. `strided`: every
+    element of a result comes from the same few operations whatever the operands' strides, so the bits do not depend on
+    them (elementwise arithmetic, copies). Sums, products of matrices and vectorised transcendentals are not like that:
+    the runtime hands them contiguous operands only, so that a value gives the same bits as a view and as a copy that
+    came from another child.
     """
 
     domain: str
@@ -71,6 +75,7 @@ class KernelDef:
     portable: bool = True
     deterministic: bool = True
     metadata: bool = False
+    strided: bool = False
     check: CheckFunction | None = None
 
 
@@ -86,6 +91,7 @@ def kernel(
     portable: bool = True,
     deterministic: bool = True,
     metadata: bool = False,
+    strided: bool = False,
     check: CheckFunction | None = None,
 ) -> Callable[[CompileFunction], CompileFunction]:
     """Register the decorated compile function for `op_types` (one function may serve several of the same shape)."""
@@ -96,10 +102,22 @@ def kernel(
             defs = _REGISTRY.setdefault((domain, op_type), [])
             for other in defs:
                 if other.versions & served:
-                    raise ValueError(f"{domain}::{op_type} {sorted(other.versions & served)} registered twice")
+                    raise ValueError(
+                        f"{domain}::{op_type} {sorted(other.versions & served)} registered twice"
+                    )
             defs.append(
                 KernelDef(
-                    domain, op_type, served, function, dispatch, values, portable, deterministic, metadata, check
+                    domain,
+                    op_type,
+                    served,
+                    function,
+                    dispatch,
+                    values,
+                    portable,
+                    deterministic,
+                    metadata,
+                    strided,
+                    check,
                 )
             )
         return function

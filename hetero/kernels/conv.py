@@ -9,7 +9,8 @@ import numpy as np
 
 from hetero.errors import KernelError, UnsupportedError
 from hetero.kernels.base import Bind, Compiled, computed, given, kernel, tensor
-from hetero.kernels.conv_depthwise import bind_depthwise, depthwise_serves
+from hetero.kernels.conv_depthwise import bind_depthwise, depthwise_parts, depthwise_serves
+from hetero.kernels.conv_direct import bind_direct, direct_parts, direct_serves
 from hetero.kernels.conv_gemm import bind_gemm, bind_pointwise, gemm_parts, pointwise_serves
 from hetero.kernels.conv_shape import ConvShape
 from hetero.kernels.widen import NARROW, widened
@@ -57,9 +58,11 @@ def route(
     if pointwise_serves(shape):
         return (), bind_pointwise(shape, xp)
     if depthwise_serves(shape, dtype, xp):
-        return (), bind_depthwise(shape)
+        return depthwise_parts(shape, dtype), bind_depthwise(shape, dtype)
     if not exact and winograd_serves(shape, dtype, xp):
         return winograd_parts(shape), bind_winograd(shape)
+    if direct_serves(shape, dtype, xp):
+        return direct_parts(shape, dtype), bind_direct(shape, dtype)
     return gemm_parts(shape, dtype, xp), bind_gemm(shape, dtype, xp)
 
 

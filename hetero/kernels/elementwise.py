@@ -153,7 +153,7 @@ def is_inf(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
         if not negative and not positive:
             return partial(outputs[0].fill, False)
         # In a dtype without infinities this is its NaN, which equals nothing.
-        infinity = np.array(np.inf if positive else -np.inf, np.float32).astype(x.dtype)
+        infinity = np.float32(np.inf if positive else -np.inf).astype(x.dtype)
         return partial(xp.equal, inputs[0], infinity, outputs[0])
 
     return computed((TensorSpec(BOOL, x.shape),), bind)

@@ -14,8 +14,9 @@ from hetero.kernels.quiet import Quiet
 from hetero.kernels.workspace import Part, carve, carved_bytes
 from hetero.types import TensorSpec
 
-PIECE_BYTES = 1 << 16
-"""Bytes of input a piece holds: with the output and two scratch arrays, a quarter megabyte (a core's L2)."""
+PIECE_BYTES = 1 << 17
+"""Bytes of input a piece holds: with the output and two scratch arrays half a megabyte, which a core's L2 holds.
+Of 32 KiB to 512 KiB, 128 KiB and 256 KiB were measured fastest."""
 
 
 def piece_elements(xp: Any, spec: TensorSpec) -> int:

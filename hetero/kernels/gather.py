@@ -87,7 +87,7 @@ def checked(check: Check, call: Call) -> Call:
 def _gather_one(x: TensorSpec, axis: int, index: int, rank: int, out: TensorSpec, xp: Any) -> Compiled:
     """Gather at one known index: a view."""
     if rank == 0:
-        selection: tuple[Any, ...] = (*(slice(None),) * axis, index)
+        selection: tuple[Any, ...] = (*(slice(None),) * axis, index, ...)
     else:
         selection = (*(slice(None),) * axis, slice(index, index + 1), *(None,) * (rank - 1))
 
@@ -100,7 +100,7 @@ def _gather_one(x: TensorSpec, axis: int, index: int, rank: int, out: TensorSpec
     return viewed([out], view, bind)
 
 
-@kernel("Gather", versions=(1, 11, 13))
+@kernel("Gather", versions=(1, 11, 13), strided=True)
 def gather(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
     """Slices of data along `axis` at `indices`."""
     x, indices = tensor(op, specs, 0), tensor(op, specs, 1)
@@ -164,7 +164,7 @@ class FlatElements:
         return flatten
 
 
-@kernel("GatherElements", versions=(11, 13))
+@kernel("GatherElements", versions=(11, 13), strided=True)
 def gather_elements(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
     """Elements of data at `indices` along `axis`, at their own place along the others."""
     x, indices = tensor(op, specs, 0), tensor(op, specs, 1)
@@ -249,7 +249,7 @@ class FlatRows:
         return flatten
 
 
-@kernel("GatherND", versions=(11, 12, 13))
+@kernel("GatherND", versions=(11, 12, 13), strided=True)
 def gather_nd(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
     """Slices of data at tuples of indices; the first `batch_dims` axes (since 12) are shared."""
     x, indices = tensor(op, specs, 0), tensor(op, specs, 1)

@@ -190,7 +190,10 @@ def affine_grid(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
 
 
 def _centres(extent: int, align: bool) -> np.ndarray[Any, Any]:
-    """Normalised coordinates of an axis's elements: -1 and 1 are its first and last (`align`), or its edges."""
+    """Normalised coordinates of an axis's elements: -1 and 1 are its first and last (`align`), or its edges.
+
+    The text leaves the only element of an axis undefined under `align`; PyTorch puts it at 0.
+    """
     if align:
-        return np.linspace(-1, 1, extent) if extent > 1 else np.full(extent, -1.0)
+        return np.linspace(-1, 1, extent) if extent > 1 else np.zeros(extent)
     return (2 * np.arange(extent) + 1) / max(extent, 1) - 1

@@ -140,7 +140,7 @@ def _signature(numba: Any, text: str) -> Any:
     arguments = []
     for part in text.split(","):
         match = _ARGUMENT.fullmatch(part.strip())
-        if match is None:
+        if match is None or match["dtype"] not in _CODES:
             raise ValueError(f"{part!r} is no argument of a jitted function")
         dtype = getattr(numba.types, _CODES[match["dtype"]])
         if match["ndim"] is None:

@@ -100,7 +100,9 @@ def target_shape(
     return tuple(target)
 
 
-@kernel("Reshape", versions=(5, 13, 14, 19, 21, 23, 24, 25), dispatch=Dispatch.VIEW, values=(1,))
+@kernel(
+    "Reshape", versions=(5, 13, 14, 19, 21, 23, 24, 25), dispatch=Dispatch.VIEW, values=(1,), strided=True
+)
 def reshape(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
     """Reshape with the shape as an input; `allowzero` since 14."""
     x = tensor(op, specs, 0)
@@ -118,7 +120,7 @@ def _axes(op: Operation, specs: Sequence[Spec]) -> tuple[int, ...] | None:
     return known_ints(op, specs, 1, "axes")
 
 
-@kernel("Squeeze", versions=(1, 11, 13, 21, 23, 24, 25), dispatch=Dispatch.VIEW, values=(1,))
+@kernel("Squeeze", versions=(1, 11, 13, 21, 23, 24, 25), dispatch=Dispatch.VIEW, values=(1,), strided=True)
 def squeeze(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
     """Drop axes of extent 1: the named ones, or all."""
     x = tensor(op, specs, 0)
@@ -133,7 +135,7 @@ def squeeze(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
     return _reshaped(x, tuple(d for i, d in enumerate(x.shape) if i not in dropped), xp)
 
 
-@kernel("Unsqueeze", versions=(1, 11, 13, 21, 23, 24, 25), dispatch=Dispatch.VIEW, values=(1,))
+@kernel("Unsqueeze", versions=(1, 11, 13, 21, 23, 24, 25), dispatch=Dispatch.VIEW, values=(1,), strided=True)
 def unsqueeze(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
     """Insert axes of extent 1 at `axes`, counted in the output."""
     x = tensor(op, specs, 0)
@@ -146,7 +148,7 @@ def unsqueeze(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
     return _reshaped(x, tuple(1 if i in inserted else next(rest) for i in range(rank)), xp)
 
 
-@kernel("Flatten", versions=(1, 9, 11, 13, 21, 23, 24, 25), dispatch=Dispatch.VIEW)
+@kernel("Flatten", versions=(1, 9, 11, 13, 21, 23, 24, 25), dispatch=Dispatch.VIEW, strided=True)
 def flatten(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
     """A matrix: the axes before `axis` (in [-rank, rank]) as rows, the rest as columns."""
     x = tensor(op, specs, 0)
@@ -158,7 +160,7 @@ def flatten(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
     return _reshaped(x, (math.prod(x.shape[:at]), math.prod(x.shape[at:])), xp)
 
 
-@kernel("Transpose", versions=(1, 13, 21, 23, 24, 25), dispatch=Dispatch.VIEW)
+@kernel("Transpose", versions=(1, 13, 21, 23, 24, 25), dispatch=Dispatch.VIEW, strided=True)
 def transpose(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
     """Permute the axes (reverse them where `perm` is not given)."""
     x = tensor(op, specs, 0)
@@ -176,7 +178,7 @@ def transpose(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
     return viewed([TensorSpec(x.dtype, tuple(x.shape[p] for p in perm))], view, bind)
 
 
-@kernel("Expand", versions=(8, 13), dispatch=Dispatch.VIEW, values=(1,))
+@kernel("Expand", versions=(8, 13), dispatch=Dispatch.VIEW, values=(1,), strided=True)
 def expand(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
     """Broadcast to the common shape of the input and `shape`. The view repeats elements: read it only."""
     x = tensor(op, specs, 0)
@@ -258,7 +260,7 @@ def clamped_slice(start: int, end: int, step: int, extent: int) -> tuple[slice, 
     return slice(start, None if end < 0 else end, step), count
 
 
-@kernel("Slice", versions=(1, 10, 11, 13), dispatch=Dispatch.VIEW, values=(1, 2, 3, 4))
+@kernel("Slice", versions=(1, 10, 11, 13), dispatch=Dispatch.VIEW, values=(1, 2, 3, 4), strided=True)
 def slice_(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
     """Slice with attributes (version 1: no steps) or inputs (since 10)."""
     x = tensor(op, specs, 0)
@@ -286,7 +288,7 @@ def slice_(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
     return selected(op, x, [tuple(selection)], [tuple(shape)], xp)
 
 
-@kernel("Split", versions=(2, 11, 13, 18), dispatch=Dispatch.VIEW, values=(1,))
+@kernel("Split", versions=(2, 11, 13, 18), dispatch=Dispatch.VIEW, values=(1,), strided=True)
 def split(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
     """Split along `axis`: sizes as an attribute (before 13) or input; equal parts otherwise.
 

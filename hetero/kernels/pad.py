@@ -67,7 +67,7 @@ def _borders(
                 yield (*full, slice(front + at, front + at + count), *rest), (*full, taken, *rest)
 
 
-@kernel("Pad", versions=(2, 11, 13, 18, 19, 21, 23, 24, 25), values=(1, 3))
+@kernel("Pad", versions=(2, 11, 13, 18, 19, 21, 23, 24, 25), values=(1, 3), strided=True)
 def pad(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
     """Pad (or crop, where a pad is negative) each axis.
 

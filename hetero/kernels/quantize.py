@@ -206,9 +206,11 @@ def _prepared(calls: list[Call], operand: Array, own: Array) -> Array:
     return own
 
 
-def _pieces(
-    xp: Any, grain: Grain, x: Array, y: Array, scale: Array, zero: Array | None
-) -> list[tuple[Any, Any, Any, Any]]:
+Piece = tuple[Array, Array, Array, Array | None]
+"""x, y, scale and zero point, in views that broadcast together."""
+
+
+def _pieces(xp: Any, grain: Grain, x: Array, y: Array, scale: Array, zero: Array | None) -> list[Piece]:
     """The whole in pieces small enough for the cache."""
     found: list[Piece] = []
     zeros = grain.split(x, zero)

@@ -18,7 +18,7 @@ from hetero.program.operation import Operation
 from hetero.types import DataType, Spec, TensorSpec, numpy_dtype
 
 
-@kernel("Concat", versions=(4, 11, 13))
+@kernel("Concat", versions=(4, 11, 13), strided=True)
 def concat(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
     """Join along `axis`; the other extents agree."""
     parts = [tensor(op, specs, i) for i in range(len(specs))]
@@ -44,7 +44,7 @@ def concat(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
     return computed([TensorSpec(first.dtype, shape)], bind)
 
 
-@kernel("Tile", versions=(6, 13), values=(1,))
+@kernel("Tile", versions=(6, 13), values=(1,), strided=True)
 def tile(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
     """Repeat along every axis."""
     x = tensor(op, specs, 0)
@@ -76,7 +76,7 @@ def _blocks(op: Operation, x: TensorSpec) -> tuple[int, int, int, int, int, str]
     return n, c, h, w, size, mode
 
 
-@kernel("DepthToSpace", versions=(1, 11, 13, 28))
+@kernel("DepthToSpace", versions=(1, 11, 13, 28), strided=True)
 def depth_to_space(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
     """Move depth into blocks of height and width."""
     x = tensor(op, specs, 0)
@@ -94,7 +94,7 @@ def depth_to_space(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
     return computed([TensorSpec(x.dtype, (n, depth, h * b, w * b))], bind)
 
 
-@kernel("SpaceToDepth", versions=(1, 13, 28))
+@kernel("SpaceToDepth", versions=(1, 13, 28), strided=True)
 def space_to_depth(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
     """Move blocks of height and width into depth; `mode` CRD since 28."""
     x = tensor(op, specs, 0)
@@ -111,7 +111,7 @@ def space_to_depth(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
     return computed([TensorSpec(x.dtype, (n, c * b * b, h // b, w // b))], bind)
 
 
-@kernel("ReverseSequence", versions=(10, 28))
+@kernel("ReverseSequence", versions=(10, 28), strided=True)
 def reverse_sequence(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
     """Reverse the first sequence_lens[b] steps of every batch entry b."""
     x, lens = tensor(op, specs, 0), tensor(op, specs, 1)
@@ -139,7 +139,7 @@ def reverse_sequence(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
     return computed([x], bind, capture=host_reason(xp, "allocates an index array"))
 
 
-@kernel("Trilu", versions=(14,), values=(1,))
+@kernel("Trilu", versions=(14,), values=(1,), strided=True)
 def trilu(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
     """Keep the upper (or lower) triangle of the last two axes, from diagonal k on."""
     x = tensor(op, specs, 0)
@@ -167,7 +167,7 @@ def trilu(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
     return computed([x], bind)
 
 
-@kernel("EyeLike", versions=(9, 22))
+@kernel("EyeLike", versions=(9, 22), strided=True)
 def eye_like(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
     """Ones on diagonal k of a matrix of the input's shape."""
     x = tensor(op, specs, 0)
@@ -196,7 +196,7 @@ def eye_like(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
     return computed([bounded(op, dtype, x.shape)], bind)
 
 
-@kernel("CenterCropPad", versions=(18,), values=(1,))
+@kernel("CenterCropPad", versions=(18,), values=(1,), strided=True)
 def center_crop_pad(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
     """Crop or zero-pad the named axes around their centres to the given extents."""
     x = tensor(op, specs, 0)

@@ -107,7 +107,10 @@ def node_proto(op: Operation) -> onnx.NodeProto:
     )
     schema = _schema(op)
     for name, value in op.attributes.items():
-        declared = int(schema.attributes[name].type.value) if schema and name in schema.attributes else None
+        declared = None
+        if schema is not None and name in schema.attributes:
+            kind: Any = schema.attributes[name].type
+            declared = kind.value
         proto: Any = value
         if isinstance(value, np.ndarray):
             proto = numpy_helper.from_array(value)

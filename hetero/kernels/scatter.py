@@ -64,8 +64,8 @@ def _scattered(copy: Call | None, flatten: Call, write: Callable[[], object], no
     return call
 
 
-@kernel("ScatterElements", versions=(11, 13, 16, 18))
-@kernel("Scatter", versions=(9, 11))
+@kernel("ScatterElements", versions=(11, 13, 16, 18), strided=True)
+@kernel("Scatter", versions=(9, 11), strided=True)
 def scatter_elements(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
     """The data, with `updates` written at `indices` along `axis`; of two at one place the last stands."""
     x, indices = tensor(op, specs, 0), tensor(op, specs, 1)
@@ -92,7 +92,7 @@ def scatter_elements(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
     )
 
 
-@kernel("ScatterND", versions=(11, 13, 16, 18))
+@kernel("ScatterND", versions=(11, 13, 16, 18), strided=True)
 def scatter_nd(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
     """The data, with slices `updates` written at tuples of indices; of two at one place the last stands."""
     x, indices = tensor(op, specs, 0), tensor(op, specs, 1)
@@ -121,7 +121,7 @@ def scatter_nd(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
     )
 
 
-@kernel("TensorScatter", versions=(24,))
+@kernel("TensorScatter", versions=(24,), strided=True)
 def tensor_scatter(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
     """A cache with `update` written along `axis` from write_indices[b] on, for every batch entry b.
 

@@ -16,7 +16,7 @@ from hetero.program.operation import Operation
 from hetero.types import Array, Spec
 
 
-@kernel("NonZero", versions=(9, 13))
+@kernel("NonZero", versions=(9, 13), strided=True)
 def non_zero(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
     """The indices of the elements that are not zero, [rank, n] in row-major order; [0, n] for a scalar."""
     x = tensor(op, specs, 0)
@@ -30,7 +30,7 @@ def non_zero(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
     return dynamic(run)
 
 
-@kernel("Compress", versions=(9, 11, 28))
+@kernel("Compress", versions=(9, 11, 28), strided=True)
 def compress(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
     """The slices along `axis` (the elements, without it) whose condition holds; a short condition is False."""
     x, condition = tensor(op, specs, 0), tensor(op, specs, 1)
@@ -73,7 +73,7 @@ def _ranks(rows: Array, xp: Any) -> Array:
     return ranks
 
 
-@kernel("Unique", versions=(11, 28))
+@kernel("Unique", versions=(11, 28), strided=True)
 def unique(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
     """Distinct elements (or slices along `axis`), sorted or by first occurrence, with where they came from."""
     x = tensor(op, specs, 0)
@@ -101,7 +101,7 @@ def unique(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
     return dynamic(run)
 
 
-@kernel("OneHot", versions=(9, 11, 28), values=(1,))
+@kernel("OneHot", versions=(9, 11, 28), values=(1,), strided=True)
 def one_hot(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
     """on_value where an index (truncated to an integer) points along the new axis, off_value elsewhere.
 

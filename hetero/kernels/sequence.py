@@ -38,7 +38,7 @@ def _position(op: Operation, value: Any, length: int, last: int) -> int:
     return position + length if position < 0 else position
 
 
-@kernel("SequenceConstruct", versions=(11,))
+@kernel("SequenceConstruct", versions=(11,), strided=True)
 def sequence_construct(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
     """A sequence of the inputs."""
 
@@ -51,14 +51,14 @@ def sequence_construct(op: Operation, specs: Sequence[Spec], xp: Any) -> Compile
     return dynamic(run, capture=REASON)
 
 
-@kernel("SequenceEmpty", versions=(11,))
+@kernel("SequenceEmpty", versions=(11,), strided=True)
 def sequence_empty(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
     """A sequence of nothing, with a dtype (float32 by default)."""
     dtype = numpy_dtype(DataType(op.attr("dtype", int(DataType.FLOAT))))
     return dynamic(lambda inputs: (SequenceValue((), dtype),), capture=REASON)
 
 
-@kernel("SequenceInsert", versions=(11,))
+@kernel("SequenceInsert", versions=(11,), strided=True)
 def sequence_insert(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
     """The sequence with a tensor before `position` (in [-n, n]; at the end where that is omitted)."""
 
@@ -74,7 +74,7 @@ def sequence_insert(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
     return dynamic(run, capture=REASON)
 
 
-@kernel("SequenceErase", versions=(11,))
+@kernel("SequenceErase", versions=(11,), strided=True)
 def sequence_erase(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
     """The sequence without its element at `position` (the last where that is omitted)."""
 
@@ -89,7 +89,7 @@ def sequence_erase(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
     return dynamic(run, capture=REASON)
 
 
-@kernel("SequenceAt", versions=(11,))
+@kernel("SequenceAt", versions=(11,), strided=True)
 def sequence_at(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
     """The element at `position` itself."""
 
@@ -103,13 +103,13 @@ def sequence_at(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
     return dynamic(run, capture=REASON)
 
 
-@kernel("SequenceLength", versions=(11,))
+@kernel("SequenceLength", versions=(11,), strided=True)
 def sequence_length(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
     """The number of elements, as an int64 scalar."""
     return dynamic(lambda inputs: (xp.asarray(len(_sequence(op, inputs[0])), np.int64),), capture=REASON)
 
 
-@kernel("SplitToSequence", versions=(11, 24), values=(1,))
+@kernel("SplitToSequence", versions=(11, 24), values=(1,), strided=True)
 def split_to_sequence(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
     """Views of the input along `axis`: parts of one size (the last may be smaller), of given sizes, or single steps.
 
@@ -147,7 +147,7 @@ def split_to_sequence(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled
     return dynamic(run, capture=REASON)
 
 
-@kernel("ConcatFromSequence", versions=(11,))
+@kernel("ConcatFromSequence", versions=(11,), strided=True)
 def concat_from_sequence(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
     """The elements joined along `axis`, or stacked along a new one (`new_axis`)."""
     axis, stacks = op.attr("axis"), bool(op.attr("new_axis", 0))
@@ -173,13 +173,13 @@ def concat_from_sequence(op: Operation, specs: Sequence[Spec], xp: Any) -> Compi
     return dynamic(run, capture=REASON)
 
 
-@kernel("Optional", versions=(15, 28))
+@kernel("Optional", versions=(15, 28), strided=True)
 def optional(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
     """The input as an optional that holds it; without an input, nothing (None)."""
     return dynamic(lambda inputs: (inputs[0] if inputs else None,), capture=REASON)
 
 
-@kernel("OptionalGetElement", versions=(15, 18, 28))
+@kernel("OptionalGetElement", versions=(15, 18, 28), strided=True)
 def optional_get_element(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
     """What the optional holds, itself."""
 
@@ -191,7 +191,7 @@ def optional_get_element(op: Operation, specs: Sequence[Spec], xp: Any) -> Compi
     return dynamic(run, capture=REASON)
 
 
-@kernel("OptionalHasElement", versions=(15, 18, 28), dispatch=Dispatch.HOST, metadata=True)
+@kernel("OptionalHasElement", versions=(15, 18, 28), dispatch=Dispatch.HOST, metadata=True, strided=True)
 def optional_has_element(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
     """Whether there is an element: a bool scalar that follows from the specs."""
     return constant(np.array(bool(specs) and not isinstance(specs[0], AbsentSpec)))

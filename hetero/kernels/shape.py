@@ -33,7 +33,9 @@ def constant(value: HostArray) -> Compiled:
     return computed([TensorSpec(value.dtype, value.shape, small)], bind)
 
 
-@kernel("Shape", versions=(1, 13, 15, 19, 21, 23, 24, 25), dispatch=Dispatch.HOST, metadata=True)
+@kernel(
+    "Shape", versions=(1, 13, 15, 19, 21, 23, 24, 25), dispatch=Dispatch.HOST, metadata=True, strided=True
+)
 def shape(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
     """The extents [start, end) as int64; both are clamped to [0, rank] (since 15)."""
     x = tensor(op, specs, 0)
@@ -45,7 +47,7 @@ def shape(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
     return constant(np.array(x.shape[clamped(op.attr("start", 0)) : clamped(op.attr("end", rank))], np.int64))
 
 
-@kernel("Size", versions=(1, 13, 19, 21, 23, 24, 25), dispatch=Dispatch.HOST, metadata=True)
+@kernel("Size", versions=(1, 13, 19, 21, 23, 24, 25), dispatch=Dispatch.HOST, metadata=True, strided=True)
 def size(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
     """The number of elements, as an int64 scalar."""
     return constant(np.array(tensor(op, specs, 0).size, np.int64))
@@ -75,7 +77,7 @@ def range_length(op: Operation, start: float, limit: float, delta: float) -> int
     return max(0, count)
 
 
-@kernel("Range", versions=(11, 27), dispatch=Dispatch.HOST, values=(0, 1, 2))
+@kernel("Range", versions=(11, 27), dispatch=Dispatch.HOST, values=(0, 1, 2), strided=True)
 def range_(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
     """start + i · delta. Floats are computed in float64 (at least `stash_type`) and rounded once."""
     bounds: list[Any] = []
@@ -105,7 +107,9 @@ def range_(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
     return computed([out], bind)
 
 
-@kernel("ConstantOfShape", versions=(9, 20, 21, 23, 24, 25), dispatch=Dispatch.HOST, values=(0,))
+@kernel(
+    "ConstantOfShape", versions=(9, 20, 21, 23, 24, 25), dispatch=Dispatch.HOST, values=(0,), strided=True
+)
 def constant_of_shape(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
     """A tensor of the given shape, filled with the one element of `value` (float32 0 by default)."""
     extents = known_ints(op, specs, 0, "input")
@@ -149,7 +153,13 @@ def constant_value(op: Operation) -> HostArray:
     return value.copy()
 
 
-@kernel("Constant", versions=(1, 9, 11, 12, 13, 19, 21, 23, 24, 25), dispatch=Dispatch.HOST, metadata=True)
+@kernel(
+    "Constant",
+    versions=(1, 9, 11, 12, 13, 19, 21, 23, 24, 25),
+    dispatch=Dispatch.HOST,
+    metadata=True,
+    strided=True,
+)
 def constant_node(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
     """The value that the node carries."""
     return constant(constant_value(op))

@@ -29,8 +29,8 @@ def winograd_serves(shape: ConvShape, dtype: np.dtype[Any], xp: Any) -> bool:
         and shape.group == 1
         and w.kernel == (3, 3)
         and w.strides == w.dilations == (1, 1)
-        and shape.channels >= 8
-        and shape.maps >= 8
+        and shape.channels >= 24
+        and shape.maps >= 24
         and min(w.outputs) >= 4
     )
 

@@ -28,7 +28,8 @@ def plan_model(model: Model, providers: Sequence[Candidate], *, strict: bool = F
     """Split `model` over `providers` (best first) into a plan.
 
     Calls of functions that no provider has a kernel for are inlined, in `model` itself, until none is left; what a
-    provider claims whole is kept. Inputs with a default (`Model.optional_inputs`) are inputs of the plan like others.
+    provider claims whole is kept. Inputs with a default (`Model.optional_inputs`) are constants like other initializers:
+    old exporters list every weight as an input, and none of them may travel in every step.
     A graph without nodes gives a plan without partitions. Linear in nodes.
 
     Raises: UnsupportedNodeError where nobody takes a node; PlanError with `strict` where one is not on the first
@@ -72,7 +73,8 @@ def graph_of(model: Model) -> PlanGraph:
     """The model's graph as planning sees it; linear."""
     graph = model.ir.graph
     nodes = Lowering(model.opsets, value_type).operations(graph)
-    types: dict[str, ValueType | None] = {v.name or "": value_type(v) for v in graph.inputs}
+    fed = [v for v in graph.inputs if v.name not in graph.initializers]
+    types: dict[str, ValueType | None] = {v.name or "": value_type(v) for v in fed}
     inputs = tuple(types)
     constants: dict[str, int] = {}
     for name, value in graph.initializers.items():

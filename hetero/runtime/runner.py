@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from collections import OrderedDict, deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -115,10 +115,20 @@ class Runner:
 
     # -- what sections ask for -----------------------------------------------------------------------------------
     def compile(self, at: int, provider: Provider, specs: Sequence[Spec]) -> Compiled:
-        """The kernel of instruction `at` on `provider` for `specs`, from the child's cache."""
-        op = self.program.instructions[at].op
-        key = (id(self), at, provider.name)
-        return self.context.kernels.get(key, specs, lambda: provider.compile(op, specs))
+        """The kernel of instruction `at` on `provider` for `specs`, from the child's cache.
+
+        Unless the kernel is `strided`, it asks for contiguous operands throughout: its bits must not depend on whether
+        a value is a view here or came as a copy from another child.
+        """
+        op, definition = self.program.instructions[at].op, self.analysis.kernels[at]
+
+        def compiled() -> Compiled:
+            kernel = provider.compile(op, specs)
+            if kernel.view is not None or (definition is not None and definition.strided):
+                return kernel
+            return replace(kernel, contiguous=frozenset(range(len(specs))))
+
+        return self.context.kernels.get((id(self), at, provider.name), specs, compiled)
 
     def on_host(self, at: int) -> bool:
         """Whether instruction `at` is shape arithmetic that this device has no kernel for."""

@@ -152,7 +152,10 @@ def test_shifts_past_the_width_leave_zero_or_the_sign() -> None:
     assert_close(left, [np.array([2, 252, 0, 0], np.uint8)])
     assert_close(right, [np.array([0, 63, 0, 0], np.uint8)])
     signed = run_op(
-        "BitShift", [np.array([-8, -8, 8], np.int32), np.array([1, 40, -1], np.int32)], opset=28, direction="RIGHT"
+        "BitShift",
+        [np.array([-8, -8, 8], np.int32), np.array([1, 40, -1], np.int32)],
+        opset=28,
+        direction="RIGHT",
     )
     assert_close(signed, [np.array([-4, -1, 0], np.int32)])
 
@@ -182,7 +185,7 @@ def test_equal_takes_bool_and_strings() -> None:
 @pytest.mark.parametrize("count", [1, 2, 3])
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, np.float64])
 def test_variadic_operators_broadcast(op_type: str, count: int, dtype: Any) -> None:
-    inputs = [RNG.standard_normal(s).astype(dtype) for s in ((3, 1), (4,), (2, 3, 4))][:count]
+    inputs = [RNG.standard_normal(s).astype(dtype) for s in ((2, 3, 4), (3, 1), (4,))][:count]
     check_op(op_type, inputs, opset=13, rtol=2e-3 if dtype == np.float16 else 1e-5, atol=1e-3)
 
 

@@ -63,10 +63,12 @@ def test_scatter_takes_strings_strides_and_nothing() -> None:
     x, updates = grid(3, 4).T, grid(2, 6)[:, ::2]
     (out,) = run_op("ScatterElements", [x, np.array([[3, 3, 3], [0, 1, 2]]), updates], opset=18)
     expected = x.copy()
-    expected[3], expected[0, 0], expected[1, 1], expected[2, 2] = updates[0], *updates[1]
+    expected[3] = updates[0]
+    for i in range(3):
+        expected[i, i] = updates[1, i]
     assert out.tolist() == expected.tolist()
-    empty = np.zeros((0, 4))
-    assert run_op("ScatterElements", [grid(3, 4), empty.astype(int), empty.astype("f4")], opset=18)
+    (out,) = run_op("ScatterElements", [x, np.zeros((0, 3), np.int64), grid(0, 3)], opset=18)
+    assert out.tolist() == x.tolist()
     with pytest.raises(UnsupportedError, match="cannot reduce strings"):
         run_op("ScatterElements", [words, i64(1), words[:1]], opset=18, reduction="add")
 
@@ -112,11 +114,8 @@ def test_earlier_versions_of_scatter_nd_are_served(opset: int) -> None:
 def test_scatter_nd_takes_duplicates_empties_and_the_whole() -> None:
     (out,) = run_op("ScatterND", [grid(3), np.array([[1], [1]]), grid(2) + 5], opset=18, reduction="add")
     assert out.tolist() == [0, 12, 2]
-    assert run_op("ScatterND", [grid(3), np.zeros((0, 1), np.int64), grid(0)], opset=18)[0].tolist() == [
-        0,
-        1,
-        2,
-    ]
+    (out,) = run_op("ScatterND", [grid(3), np.zeros((0, 1), np.int64), grid(0)], opset=18)
+    assert out.tolist() == [0, 1, 2]
     assert run_op("ScatterND", [grid(2, 0), np.array([[1]]), grid(1, 0)], opset=18)[0].shape == (2, 0)
     (out,) = run_op("ScatterND", [grid(2), np.zeros((1, 0), np.int64), -grid(1, 2)], opset=18)
     assert out.tolist() == [0, -1]

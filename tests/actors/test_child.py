@@ -1,0 +1,127 @@
+"""The actor's class without Ray: what it answers, what it remembers of a failed step, how it ends."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+import onnx.parser
+import pytest
+
+from actors.child import ChildActor
+from actors.parcels import pack, unpack
+from hetero.errors import KernelError, ProgramError, TransportError
+from hetero.executor import plan
+from hetero.options import RuntimeOptions
+from hetero.planner.plan import Plan
+from hetero.runtime.children import InlineChildren
+from hetero.types import HostArray
+
+TEXT = (
+    '<ir_version: 9, opset_import: ["": 17]>'
+    " g (float[n] x, int64[k] i) => (float[k] y) { a = Neg(x) y = Gather(a, i) }"
+)
+
+
+@pytest.fixture
+def the_plan() -> Plan:
+    return plan(onnx.parser.parse_model(TEXT), ["cpu"])
+
+
+@pytest.fixture
+def child(the_plan: Plan, monkeypatch: pytest.MonkeyPatch) -> ChildActor:
+    monkeypatch.setattr("actors.child.set_threads", lambda count: None)
+    actor = ChildActor()
+    actor.prepare(as_array(the_plan), 0, RuntimeOptions(trace=True), 2, ())
+    return actor
+
+
+@pytest.fixture(autouse=True)
+def _no_ray(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("actors.child.node_id", lambda: "here")
+
+
+def as_array(the_plan: Plan) -> HostArray:
+    return np.frombuffer(the_plan.to_bytes(), np.uint8)
+
+
+def parcel(*indices: int) -> Any:
+    return pack([np.array([1, 2, 3], np.float32), np.array(indices)])
+
+
+def test_it_runs_a_partition_from_parcel_to_parcel(child: ChildActor) -> None:
+    (y,) = unpack(child.run(0, 1, "primary", parcel(2, 0)))
+    assert y.tolist() == [-3, -1]
+
+
+def test_after_a_failure_the_step_keeps_failing_with_the_first_error(child: ChildActor) -> None:
+    with pytest.raises(KernelError) as first:
+        child.run(0, 1, "primary", parcel(7))
+    with pytest.raises(KernelError) as second:
+        child.run(0, 1, "primary", parcel(0))
+    assert second.value is first.value
+    child.run(0, 2, "primary", parcel(0))
+    child.drop(1)
+    child.run(0, 1, "primary", parcel(0))
+
+
+def test_failed_steps_are_not_remembered_for_ever(child: ChildActor) -> None:
+    for step in range(70):
+        with pytest.raises(TransportError):
+            child.run(9, step, "primary")
+    child.run(0, 0, "primary", parcel(0))
+    with pytest.raises(TransportError):
+        child.run(0, 69, "primary", parcel(0))
+
+
+def test_it_says_what_it_did(child: ChildActor) -> None:
+    assert child.ping() == 0
+    child.run(0, 1, "primary", parcel(0))
+    stats = child.stats()
+    assert stats["calls"] == 1
+    assert "running" not in stats
+    assert [s.step for s in child.take_spans()] == [1]
+
+
+def test_it_answers_while_a_partition_runs(child: ChildActor, monkeypatch: pytest.MonkeyPatch) -> None:
+    entered, leave = threading.Event(), threading.Event()
+
+    def slow(*_: Any) -> list[Any]:
+        entered.set()
+        leave.wait()
+        return []
+
+    monkeypatch.setattr(child._child, "run", slow)
+    runner = threading.Thread(target=child.run, args=(0, 5, "primary"))
+    runner.start()
+    entered.wait()
+    assert child.ping() > 0
+    stats = child.stats()
+    assert stats["calls"] == 0
+    assert (stats["running"]["partition"], stats["running"]["step"]) == (0, 5)
+    leave.set()
+    runner.join()
+    assert child.ping() == 0
+
+
+def test_closing_ends_the_wait_and_refuses_everything_after(child: ChildActor) -> None:
+    waiter = threading.Thread(target=child.wait_closed)
+    waiter.start()
+    child.close()
+    waiter.join()
+    with pytest.raises(ProgramError, match="closed"):
+        child.run(0, 1, "primary", parcel(0))
+    child.close()
+
+
+def test_it_does_the_same_as_a_child_of_this_process(child: ChildActor, the_plan: Plan) -> None:
+    from hetero.providers.registry import resolve
+
+    inline = InlineChildren(resolve(["cpu"]), RuntimeOptions())
+    inline.start(the_plan, {})
+    values = [np.array([1.5, 2.5], np.float32), np.array([1])]
+    ((mine,),) = [unpack(child.run(0, 1, "primary", pack(values)))]
+    ((theirs,),) = inline.get(inline.call(0, 0, 1, [inline.put(values)], 1, "primary"), None)
+    assert mine.tobytes() == theirs.tobytes()
+    inline.close()

@@ -1,0 +1,82 @@
+"""DynamicQuantizeLSTM against onnxruntime."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnxruntime as ort
+import pytest
+from onnx import numpy_helper
+
+from hetero.errors import KernelError, UnsupportedError
+from tests.kernels.harness import assert_close, compile_op, node_model, run_op
+
+RNG = np.random.default_rng(43)
+CONSTANT = (1, 2, 3, 7, 8, 9, 10, 11)
+"""onnxruntime takes these operands only as initializers."""
+
+
+def operands(
+    directions: int, per_column: bool, steps: int = 5, inputs: int = 6, hidden: int = 7
+) -> list[Any]:
+    def normal(*shape: int) -> Any:
+        return RNG.standard_normal(shape).astype(np.float32)
+
+    def weights(rows: int) -> Any:
+        return RNG.integers(-127, 128, (directions, rows, 4 * hidden)).astype(np.int8)
+
+    shape = (directions, 4 * hidden) if per_column else (directions,)
+    scales = [(RNG.random(shape) * 0.01 + 0.001).astype(np.float32) for _ in range(2)]
+    zeros = np.zeros(shape, np.int8)
+    states = [normal(directions, 1, hidden) for _ in range(2)]
+    return [
+        normal(steps, 1, inputs), weights(inputs), weights(hidden), normal(directions, 8 * hidden), None, *states,
+        normal(directions, 3 * hidden), scales[0], zeros, scales[1], zeros,
+    ]  # fmt: skip
+
+
+def onnxruntime_lstm(inputs: list[Any], **attributes: Any) -> Any:
+    model = node_model(
+        "DynamicQuantizeLSTM", inputs, opset=1, domain="com.microsoft", n_outputs=3, **attributes
+    )
+    names = {f"i{k}" for k in CONSTANT if inputs[k] is not None}
+    model.graph.initializer.extend(numpy_helper.from_array(inputs[int(n[1:])], n) for n in sorted(names))
+    kept = [i for i in model.graph.input if i.name not in names]
+    del model.graph.input[:]
+    model.graph.input.extend(kept)
+    session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    return session.run(None, {i.name: inputs[int(i.name[1:])] for i in kept})
+
+
+@pytest.mark.parametrize("per_column", [False, True], ids=["one scale", "scale per column"])
+@pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
+def test_dynamic_quantize_lstm_agrees_with_onnxruntime(direction: str, per_column: bool) -> None:
+    inputs = operands(2 if direction == "bidirectional" else 1, per_column)
+    for dropped in ((), (3, 7), (5, 6)):
+        some = [None if i in dropped else x for i, x in enumerate(inputs)]
+        attributes: dict[str, Any] = {"direction": direction, "hidden_size": 7}
+        actual = run_op(
+            "DynamicQuantizeLSTM", some, opset=1, domain="com.microsoft", n_outputs=3, **attributes
+        )
+        assert_close(actual, onnxruntime_lstm(some, **attributes), rtol=1e-4, atol=1e-4)
+
+
+def test_an_input_of_zeros_has_no_scale_and_no_warning() -> None:
+    inputs = operands(1, False)
+    inputs[0] = inputs[0] * 0
+    actual = run_op(
+        "DynamicQuantizeLSTM", inputs, opset=1, domain="com.microsoft", n_outputs=3, hidden_size=7
+    )
+    assert_close(actual, onnxruntime_lstm(inputs, hidden_size=7), rtol=1e-4, atol=1e-4)
+
+
+def test_other_dtypes_and_shapes_are_refused() -> None:
+    inputs = operands(1, False)
+    keywords: dict[str, Any] = {"opset": 1, "domain": "com.microsoft", "n_outputs": 3, "hidden_size": 7}
+    with pytest.raises(UnsupportedError, match="float64"):
+        compile_op("DynamicQuantizeLSTM", [inputs[0].astype(np.float64), *inputs[1:]], **keywords)
+    with pytest.raises(UnsupportedError, match="int32"):
+        compile_op("DynamicQuantizeLSTM", [inputs[0], inputs[1].astype(np.int32), *inputs[2:]], **keywords)
+    with pytest.raises(KernelError, match="W_scale"):
+        compile_op("DynamicQuantizeLSTM", [*inputs[:8], np.ones(3, np.float32), *inputs[9:]], **keywords)
