@@ -59,7 +59,8 @@ class ChildActor:
     ) -> dict[str, Any]:
         """Become child `index` of the plan; `weights[k]` holds the arrays of `weight_names[k]`, which stay shared.
 
-        Returns where and how it runs: pid, node_id, threads, library_threads. Raises: PlanError, ProviderError, ProgramError.
+        Returns where and how it runs: pid, node_id, threads, library_threads, and counters.
+        Raises: PlanError, ProviderError, ProgramError.
         """
         set_threads(threads)
         plan = Plan.from_bytes(plan_bytes.tobytes())
@@ -77,6 +78,7 @@ class ChildActor:
         set_threads(threads)  # once more, for the libraries that the kernels have brought in
         self._child, self._last_stats = child, child.stats()
         return {
+            **self._last_stats,
             "pid": os.getpid(),
             "node_id": node_id(),
             "threads": threads,

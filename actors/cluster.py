@@ -42,14 +42,14 @@ _session: _Session | None = None
 class _Session:
     """A connection to Ray. `directory` is set where the processes are ours; `environment` has what to put back."""
 
-    job_id: str
+    connection: str
     opened_here: bool
     directory: Path | None = None
     environment: dict[str, str | None] = field(default_factory=dict)
     users: int = 0
 
     def current(self) -> bool:
-        return bool(ray.is_initialized()) and ray.get_runtime_context().get_job_id() == self.job_id
+        return bool(ray.is_initialized()) and _connection() == self.connection
 
     def end(self) -> None:
         """Stop or leave what was started or joined here."""
@@ -62,6 +62,12 @@ class _Session:
                 os.environ[name] = value
         if self.directory is not None:
             _remove(self.directory)
+
+
+def _connection() -> str:
+    """Names what this process is connected to: a job of its own on a node (every cluster begins with the same job)."""
+    context = ray.get_runtime_context()
+    return f"{context.get_node_id()}/{context.get_job_id()}"
 
 
 class RayLease:
@@ -120,7 +126,7 @@ def ensure_ray(*, store_bytes: int | None = None, log_to_driver: bool = False) -
 
 def _open(store_bytes: int | None, log_to_driver: bool) -> _Session:
     if ray.is_initialized():
-        return _Session(ray.get_runtime_context().get_job_id(), opened_here=False)
+        return _Session(_connection(), opened_here=False)
     address = os.environ.get("RAY_ADDRESS", "")
     if address and address != "local":
         if "://" in address:
@@ -129,7 +135,7 @@ def _open(store_bytes: int | None, log_to_driver: bool) -> _Session:
             ray.init(address=address, configure_logging=False, log_to_driver=log_to_driver)
         except Exception as cause:
             raise TransportError(f"cannot connect to Ray at RAY_ADDRESS={address}: {cause}") from cause
-        return _Session(ray.get_runtime_context().get_job_id(), opened_here=True)
+        return _Session(_connection(), opened_here=True)
     return _start(store_bytes, log_to_driver)
 
 
@@ -159,13 +165,13 @@ def _start(store_bytes: int | None, log_to_driver: bool) -> _Session:
         arguments["_plasma_directory"] = str(directory)  # slower, but Ray refuses to start otherwise
     try:
         ray.init(**arguments)
+        session.connection = _connection()
     except BaseException as cause:
         ray.shutdown(**_WAIT)
         session.end()
         if isinstance(cause, Exception):
             raise TransportError(f"cannot start a local Ray: {cause}") from cause
         raise
-    session.job_id = ray.get_runtime_context().get_job_id()
     return session
 
 

@@ -25,7 +25,7 @@ from actors.failures import dead_actor, is_death, translated
 from actors.parcels import pack, unpack
 from actors.resources import RayOptions, Wish, reserve, wish
 from actors.weights import SharedWeights, share_weights
-from hetero.errors import ChildDiedError, ClosedError, HeteroError, TransportError
+from hetero.errors import ChildDiedError, ClosedError, TransportError
 from hetero.options import RuntimeOptions
 from hetero.planner.plan import Plan
 from hetero.providers.base import ProviderConfig
@@ -39,7 +39,7 @@ INLINE_BYTES = 64 << 10
 DRAIN_S = 5.0
 """How long `close` lets a child finish what it is doing."""
 _GONE_S = 2.0
-_STATS_S = 10.0
+_STATS_S = 1.0
 _OPEN_STEPS = 1024
 """Steps whose acknowledgements are kept; a step of which nothing is ever fetched leaves its own behind."""
 
@@ -77,6 +77,7 @@ class _Member:
     actor: Any
     end: Future[None] | None = None
     facts: dict[str, Any] = field(default_factory=dict)
+    counters: dict[str, Any] = field(default_factory=dict)
     runs: dict[int, Any] = field(default_factory=dict)
 
     @property
@@ -328,23 +329,30 @@ class RayChildren(Children):
     def stats(self) -> dict[str, dict[str, Any]]:
         """Each child's counters, by provider name, with pid, node_id, threads (as set) and library_threads (as found).
 
-        Of a child that is dead or does not answer: `alive`, and the `error`.
+        Of a dead child, why it is dead. `answered` is False, and the counters are those of the last answer, where a
+        child does not answer in time: Ray holds any call back while an earlier one of ours waits for its parcels.
         """
         self._check(open_only=True)
-        out: dict[str, dict[str, Any]] = {}
-        asked = [(m, m.actor.stats.remote()) for m in self._held.members.values()]
-        for member, ref in asked:
-            try:
-                out[member.device] = {"alive": True, **member.facts, **ray.get(ref, timeout=_STATS_S)}
-            except rex.RayError as error:
-                failure = self._failure(error)
-                message = failure.message if isinstance(failure, HeteroError) else str(failure)
-                out[member.device] = {
-                    "alive": member.device not in self._dead,
-                    **member.facts,
-                    "error": message,
-                }
-        return out
+        members = list(self._held.members.values())
+        asked = [m.actor.stats.remote() for m in members]
+        ready = set(ray.wait(asked, num_returns=len(asked), timeout=_STATS_S)[0]) if asked else set()
+        for member, ref in zip(members, asked, strict=True):
+            if ref in ready:
+                try:
+                    member.counters = ray.get(ref)
+                except rex.RayError as error:
+                    self._failure(error)
+        return {m.device: self._facts(m, answered=r in ready) for m, r in zip(members, asked, strict=True)}
+
+    def _facts(self, member: _Member, *, answered: bool) -> dict[str, Any]:
+        died = self._dead.get(member.device)
+        out = {
+            "alive": died is None,
+            "answered": answered and died is None,
+            **member.facts,
+            **member.counters,
+        }
+        return out if died is None else {**out, "error": died.message}
 
     def take_spans(self) -> list[Span]:
         self._check(open_only=True)

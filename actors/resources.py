@@ -150,4 +150,8 @@ def _compared(wishes: Sequence[Wish]) -> str:
 
 def _countable(resources: Mapping[str, float]) -> list[tuple[str, float]]:
     hidden = ("memory", "object_store_memory")
-    return [(k, v) for k, v in resources.items() if k not in hidden and not k.startswith(("node:", "bundle"))]
+    return [
+        (k, v)
+        for k, v in resources.items()
+        if k not in hidden and not k.startswith(("node:", "bundle")) and "_group_" not in k
+    ]

@@ -102,7 +102,7 @@ def depthwise(
     chunks = planes.shape[0]
     for chunk in prange(chunks):
         b = planes[chunk]
-        b[sh * sw * rows * pitch :] = 0
+        b[:] = 0
         total = results[chunk]
         for p in range(chunk * x.shape[0] // chunks, (chunk + 1) * x.shape[0] // chunks):
             spread(x[p], b, sh, sw, top, left, rows, pitch)

@@ -1,4 +1,4 @@
-"""Direct dense convolution on the host: four maps by six taps at a time over contiguous runs, with no columns gathered."""
+"""Direct dense convolution on the host: four maps by six taps at a time over contiguous runs of the input."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def _direct_numpy(
     pitch: int,
     block: int,
 ) -> None:
-    groups, _, depth = w.shape
+    groups = w.shape[0]
     per, maps = x.shape[1] // groups, y.shape[1] // groups
     size = sh * sw * rows * pitch
     height, width = y.shape[2:]
@@ -140,7 +140,9 @@ def direct(
     planes[channels * size :] = 0
     for n in range(x.shape[0]):
         for c in prange(channels):
-            spread(x[n, c], planes[c * size : (c + 1) * size], sh, sw, top, left, rows, pitch)
+            target = planes[c * size : (c + 1) * size]
+            target[:] = 0
+            spread(x[n, c], target, sh, sw, top, left, rows, pitch)
         for task in prange(blocks * groups * tiles):
             r0 = task // (groups * tiles) * block
             g = task // tiles % groups

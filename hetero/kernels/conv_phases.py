@@ -64,29 +64,29 @@ class Phases:
 
 @inline
 def spread(plane: Any, target: Any, sh: int, sw: int, top: int, left: int, rows: int, pitch: int) -> None:
-    """Write the phases of plane (H, W), padded by `top` and `left` in front, into the 1-D target."""
+    """Write the elements of plane (H, W) to their places in the 1-D target, which holds zeros where pads are."""
     height, width = plane.shape
-    for a in range(sh):
-        for b in range(sw):
-            base = (a * sw + b) * rows * pitch
-            lo = min(max(0, -((b - left) // sw)), pitch)
-            hi = max(lo, min(pitch, (width - 1 + left - b) // sw + 1))
-            for r in range(rows):
-                at = r * sh + a - top
-                line = target[base + r * pitch : base + (r + 1) * pitch]
-                if at < 0 or at >= height:
-                    line[:] = 0
-                    continue
-                source = plane[at]
-                for q in range(lo):
-                    line[q] = 0
+    for b in range(sw):
+        lo = min(max(0, -((b - left) // sw)), pitch)
+        n = min(pitch, (width - 1 + left - b) // sw + 1) - lo
+        if n <= 0:
+            continue
+        first = lo * sw + b - left
+        for a in range(sh):
+            r0 = max(0, -((a - top) // sh))
+            r1 = min(rows, (height - 1 + top - a) // sh + 1)
+            base = (a * sw + b) * rows * pitch + lo
+            for r in range(r0, r1):
+                line = target[base + r * pitch :][:n]
+                part = plane[r * sh + a - top][first:]
                 if sw == 1:
-                    part = source[lo - left : hi - left]
-                    run = line[lo:hi]
-                    for q in range(hi - lo):
-                        run[q] = part[q]
+                    for q in range(n):
+                        line[q] = part[q]
+                elif sw == 2:
+                    pairs = part[: 2 * (n - 1)].reshape(n - 1, 2)  # an index of 2 * q would stop SIMD
+                    for q in range(n - 1):
+                        line[q] = pairs[q, 0]
+                    line[n - 1] = part[2 * (n - 1)]
                 else:
-                    for q in range(lo, hi):
-                        line[q] = source[q * sw + b - left]
-                for q in range(hi, pitch):
-                    line[q] = 0
+                    for q in range(n):
+                        line[q] = part[q * sw]

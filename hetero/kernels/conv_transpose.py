@@ -12,11 +12,12 @@ import numpy as np
 
 from hetero.errors import KernelError, UnsupportedError
 from hetero.kernels.base import Call, Compiled, computed, given, kernel, tensor
+from hetero.kernels.jit import PARALLEL_ELEMENTS, jit, prange
 from hetero.kernels.widen import NARROW, widened
 from hetero.kernels.window import Window, auto_pad_of, axis_taps, spatial
 from hetero.kernels.workspace import Part, carve, carved_bytes
 from hetero.program.operation import Operation
-from hetero.types import Spec, TensorSpec
+from hetero.types import Array, Spec, TensorSpec
 
 FLOATS = frozenset((np.dtype(np.float32), np.dtype(np.float64)))
 
@@ -116,6 +117,7 @@ def conv_transpose(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
     parts: tuple[Part, ...] = (((group, w.shape[1] * prod(taps), prod(extents)), x.dtype),)
     if output.size == 0 or x.size == 0:
         parts = ()
+    planar = xp is np and len(taps) == 2
 
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Call:
         y = outputs[0]
@@ -130,6 +132,18 @@ def conv_transpose(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
         weights = inputs[1].reshape(group, inner, w.shape[1] * prod(taps)).swapaxes(1, 2)
         sources = inputs[0].reshape(n, group, inner, prod(extents))
         spread = columns.reshape(maps, *taps, *extents)
+        if planar:
+            shift = np.zeros(maps, x.dtype) if bias is None else inputs[2]
+            function = fold.variant(shift, parallel=output.size >= PARALLEL_ELEMENTS)
+            pairs2 = [(sources[i], y[i]) for i in range(n)]
+            steps = (*geometry.strides, *geometry.dilations, *geometry.begins)
+
+            def call_planar() -> None:
+                for source, target in pairs2:
+                    matmul(weights, source, out=columns)
+                    function(spread, shift, target, *steps)
+
+            return call_planar
         landings = []
         for spot in product(*(range(k) for k in taps)):
             chosen = [pairs[axis][k] for axis, k in enumerate(spot)]
@@ -148,3 +162,51 @@ def conv_transpose(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
         return call
 
     return computed((output,), bind, contiguous=(0, 1, 2), workspace_bytes=carved_bytes(*parts))
+
+
+def _fold_numpy(
+    columns: Array, bias: Array, y: Array, sh: int, sw: int, dh: int, dw: int, top: int, left: int
+) -> None:
+    kh, kw, height, width = columns.shape[1:]
+    window = Window(y.shape[1:], (kh, kw), (sh, sw), (dh, dw), (top, left), (top, left), (height, width))
+    y[...] = bias[:, None, None]
+    rows, across = (axis_taps(window, axis) for axis in range(2))
+    for i, (kept_r, read_r) in enumerate(rows):
+        for j, (kept_q, read_q) in enumerate(across):
+            y[:, read_r, read_q] += columns[:, i, j, kept_r, kept_q]
+
+
+@jit(
+    "f4[5], f4[1], f4[3]!, i8, i8, i8, i8, i8, i8",
+    "f8[5], f8[1], f8[3]!, i8, i8, i8, i8, i8, i8",
+    twin=_fold_numpy,
+)
+def fold(
+    columns: Array, bias: Array, y: Array, sh: int, sw: int, dh: int, dw: int, top: int, left: int
+) -> None:
+    """Add each tap's share, columns (M, kh, kw, H, W), to y (M, OH, OW) where it lands, over the bias (M)."""
+    kh, kw, height, width = columns.shape[1], columns.shape[2], columns.shape[3], columns.shape[4]
+    for m in prange(y.shape[0]):
+        start = bias[m]
+        plane = y[m]
+        plane[:, :] = start
+        for i in range(kh):
+            for r in range(height):
+                at = r * sh + i * dh - top
+                if at < 0 or at >= y.shape[1]:
+                    continue
+                line = plane[at]
+                for j in range(kw):
+                    shift = j * dw - left
+                    lo = min(max(0, -(shift // sw)), width)
+                    hi = max(lo, min(width, (y.shape[2] - 1 - shift) // sw + 1))
+                    if hi == lo:
+                        continue
+                    part = columns[m, i, j, r, lo:hi]
+                    run = line[lo * sw + shift :]
+                    if sw == 1:
+                        for q in range(hi - lo):
+                            run[q] += part[q]
+                    else:
+                        for q in range(hi - lo):
+                            run[q * sw] += part[q]

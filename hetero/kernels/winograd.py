@@ -14,6 +14,9 @@ from hetero.kernels.widen import is_constant
 from hetero.kernels.workspace import Part, carve
 from hetero.types import Array
 
+BLOCK_BYTES = 2 << 20
+"""Transformed tiles and products of a block: what two cores' second-level caches hold."""
+
 _G = np.array([[1, 0, 0], [0.5, 0.5, 0.5], [0.5, -0.5, 0.5], [0, 0, 1]])
 
 
@@ -40,11 +43,18 @@ def _tiles(shape: ConvShape) -> tuple[int, int]:
     return (rows + 1) // 2, (columns + 1) // 2
 
 
+def _block(shape: ConvShape) -> int:
+    """Rows of tiles transformed and multiplied at a time."""
+    rows, columns = _tiles(shape)
+    row_bytes = 16 * (shape.channels + shape.maps) * columns * 4
+    return max(1, min(rows, BLOCK_BYTES // row_bytes))
+
+
 def winograd_parts(shape: ConvShape) -> tuple[Part, ...]:
-    """Transformed weights, transformed input tiles, their products."""
+    """Transformed weights, a block of transformed input tiles, their products."""
     if shape.empty:
         return ()
-    rows, columns = _tiles(shape)
+    rows, columns = _block(shape), _tiles(shape)[1]
     f4 = np.float32
     return (
         ((16, shape.maps, shape.channels), f4),
@@ -64,7 +74,8 @@ def bind_winograd(shape: ConvShape) -> Bind:
     rows, columns = _tiles(shape)
     top, left = shape.window.begins
     parts = winograd_parts(shape)
-    parallel = shape.channels * rows * columns * 16 >= 4 * PARALLEL_ELEMENTS
+    block = _block(shape)
+    parallel = shape.channels * block * columns * 16 >= 4 * PARALLEL_ELEMENTS
 
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Call:
         if shape.empty:
@@ -78,16 +89,23 @@ def bind_winograd(shape: ConvShape) -> Bind:
             transform_weights(w, u)
         forward = transform_tiles.variant(x, parallel=parallel)
         backward = gather_tiles.variant(bias, parallel=parallel)
-        pairs = [(x[n], y[n]) for n in range(shape.batch)]
+        jobs = []
+        for n in range(shape.batch):
+            for first in range(0, rows, block):
+                count = min(block, rows - first)
+                used = 16 * count * columns
+                tiles = v.reshape(-1)[: used * shape.channels].reshape(16, shape.channels, -1)
+                products = m.reshape(-1)[: used * shape.maps].reshape(16, shape.maps, -1)
+                jobs.append((x[n], y[n], tiles, products, first, count))
         matmul = np.matmul
 
         def call() -> None:
             if not constant:
                 transform_weights(w, u)
-            for source, target in pairs:
-                forward(source, v, top, left, rows, columns)
-                matmul(u, v, out=m)
-                backward(m, bias, target, rows, columns)
+            for source, target, tiles, products, first, count in jobs:
+                forward(source, tiles, top - 2 * first, left, count, columns)
+                matmul(u, tiles, out=products)
+                backward(products, bias, target, first, count, columns)
 
         return call
 
@@ -97,8 +115,10 @@ def bind_winograd(shape: ConvShape) -> Bind:
 def _transform_tiles_numpy(x: Array, v: Array, top: int, left: int, rows: int, columns: int) -> None:
     c, height, width = x.shape
     planes = np.zeros((c, 2 * rows + 2, 2 * columns + 2), x.dtype)
-    h, w = min(height, planes.shape[1] - top), min(width, planes.shape[2] - left)
-    planes[:, top : top + h, left : left + w] = x[:, :h, :w]
+    skip = max(0, -top)  # input rows above this block
+    h, w = min(height - skip, planes.shape[1] - max(top, 0)), min(width, planes.shape[2] - left)
+    if h > 0 and w > 0:
+        planes[:, max(top, 0) : max(top, 0) + h, left : left + w] = x[:, skip : skip + h, :w]
     # d[i][..., j::2] runs over the tiles' element (i, j)
     d = [planes[:, i : i + 2 * rows : 2] for i in range(4)]
     t = (d[0] - d[2], d[1] + d[2], d[2] - d[1], d[1] - d[3])
@@ -147,7 +167,8 @@ def transform_tiles(x: Array, v: Array, top: int, left: int, rows: int, columns:
                     v[k + 3, c, p + b] = t[i, 2 * b + 1] - t[i, 2 * b + 3]
 
 
-def _gather_tiles_numpy(m: Array, bias: Array, y: Array, rows: int, columns: int) -> None:
+def _gather_tiles_numpy(m: Array, bias: Array, y: Array, first: int, rows: int, columns: int) -> None:
+    y = y[:, 2 * first : 2 * (first + rows)]
     maps, height, width = y.shape
     t = m.reshape(4, 4, maps, rows, columns)
     r = (t[0] + t[1] + t[2], t[1] - t[2] - t[3])
@@ -159,9 +180,9 @@ def _gather_tiles_numpy(m: Array, bias: Array, y: Array, rows: int, columns: int
             y[:, i::2, j::2] = part[:, :high, :wide]
 
 
-@jit("f4[3], f4[1], f4[3]!, i8, i8", twin=_gather_tiles_numpy)
-def gather_tiles(m: Array, bias: Array, y: Array, rows: int, columns: int) -> None:
-    """m (16, K, rows*columns) into y (K, H, W): Aᵀ m A plus bias for each tile, cut at y's edge."""
+@jit("f4[3], f4[1], f4[3]!, i8, i8, i8", twin=_gather_tiles_numpy)
+def gather_tiles(m: Array, bias: Array, y: Array, first: int, rows: int, columns: int) -> None:
+    """m (16, K, rows*columns) into the tiles of y (K, H, W) from row `first` on: Aᵀ m A plus bias, cut at y's edge."""
     height, width = y.shape[1], y.shape[2]
     whole = width // 2
     for k in prange(y.shape[0]):
@@ -175,8 +196,8 @@ def gather_tiles(m: Array, bias: Array, y: Array, rows: int, columns: int) -> No
                     m2 = m[8 + j, k, p + b]
                     r[0, j, b] = m[j, k, p + b] + m1 + m2
                     r[1, j, b] = m1 - m2 - m[12 + j, k, p + b]
-            for i in range(min(2, height - 2 * a)):
-                row = y[k, 2 * a + i]
+            for i in range(min(2, height - 2 * (first + a))):
+                row = y[k, 2 * (first + a) + i]
                 for b in range(whole):
                     row[2 * b] = r[i, 0, b] + r[i, 1, b] + r[i, 2, b] + shift
                     row[2 * b + 1] = r[i, 1, b] - r[i, 2, b] - r[i, 3, b] + shift

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -19,8 +20,8 @@ from hetero.model.source import bodies, library, op_id, own_tensors
 if TYPE_CHECKING:
     from hetero.model.model import Model
 
-MAX_NODES = 4_000_000
-"""Functions that call functions twice each grow without bound; a model beyond this is refused."""
+MAX_NODES = 1_000_000
+"""What the calls of a model may expand to. Functions that each call the next one twice double with every level."""
 
 
 def inline(model: Model, keep: Callable[[ir.Node], bool]) -> bool:
@@ -32,10 +33,10 @@ def inline(model: Model, keep: Callable[[ir.Node], bool]) -> bool:
     names, constants are lifted, and types inferred once at the end.
 
     Returns: whether anything changed.
-    Raises: ModelError for recursion, an opset import that does not fit the model's, too many inputs or outputs, or a
-    model grown beyond MAX_NODES. The model is then left as it was, or with some calls replaced.
+    Raises: ModelError for recursion, an opset import that does not fit the model's, or too many inputs or outputs.
+    The model is then left as it was, or with some calls replaced.
     """
-    check_recursion(model.ir)
+    check_calls(model.ir)
     expander = _Expander(model.ir)
     if not expander.graph(model.ir.graph, keep):
         return False
@@ -47,27 +48,44 @@ def inline(model: Model, keep: Callable[[ir.Node], bool]) -> bool:
     return True
 
 
-def check_recursion(model: ir.Model) -> None:
-    """Raises: ModelError naming a function that calls itself, directly or through others."""
-    calls: dict[ir.OperatorIdentifier, list[ir.OperatorIdentifier]] = {}
-    for identifier, function in model.functions.items():
-        wanted = dict.fromkeys(node.op_identifier() for node in function.all_nodes())
-        calls[identifier] = [called for called in wanted if called in model.functions]
-    done: set[ir.OperatorIdentifier] = set()
+def check_calls(model: ir.Model) -> None:
+    """Raises: ModelError naming a function that calls itself, directly or through others, or whose calls expand beyond
+    MAX_NODES. onnx's shape inference walks into every call, so this must be known before anything is inferred."""
+    calls = {
+        identifier: Counter(node.op_identifier() for node in function.all_nodes())
+        for identifier, function in model.functions.items()
+    }
+    sizes: dict[ir.OperatorIdentifier, int] = {}
     for start in calls:
-        path: dict[ir.OperatorIdentifier, Iterable[ir.OperatorIdentifier]] = {}
-        if start not in done:
+        path: dict[ir.OperatorIdentifier, Iterator[ir.OperatorIdentifier]] = {}
+        if start not in sizes:
             path[start] = iter(calls[start])
         while path:
             current = next(reversed(path))
-            called = next(iter(path[current]), None)
+            called = next((c for c in path[current] if c in calls), None)
             if called is None:
-                done.add(current)
+                sizes[current] = _expanded(current, calls[current], sizes)
                 del path[current]
             elif called in path:
                 raise ModelError(f"function {_id(called)} calls itself", op=_id(called))
-            elif called not in done:
+            elif called not in sizes:
                 path[called] = iter(calls[called])
+    if calls:
+        _expanded(None, Counter(node.op_identifier() for node in model.graph.all_nodes()), sizes)
+
+
+def _expanded(
+    caller: ir.OperatorIdentifier | None,
+    calls: Counter[ir.OperatorIdentifier],
+    sizes: dict[ir.OperatorIdentifier, int],
+) -> int:
+    """Nodes of a body when every call in it is inlined to the end."""
+    total = sum(count * (1 + sizes.get(called, 0)) for called, count in calls.items())
+    inlined = sum(count * sizes.get(called, 0) for called, count in calls.items())
+    if inlined > MAX_NODES:
+        what = "the graph" if caller is None else f"function {_id(caller)}"
+        raise ModelError(f"the calls in {what} expand to more than {MAX_NODES} nodes")
+    return total
 
 
 def _id(identifier: ir.OperatorIdentifier) -> str:
@@ -78,7 +96,6 @@ def _id(identifier: ir.OperatorIdentifier) -> str:
 class _Expander:
     def __init__(self, model: ir.Model) -> None:
         self.model = model
-        self.total = sum(1 for _ in model.graph.all_nodes())
         self.schema_bodies: dict[tuple[str, str], ir.Function | None] = {}
 
     def graph(self, graph: ir.Graph, keep: Callable[[ir.Node], bool]) -> bool:
@@ -106,7 +123,7 @@ class _Expander:
             node.op_type, version, node.domain
         )  # onnx's stubs lack the functions
         if schema.has_context_dependent_function:
-            return self._read(self._context_dependent(schema, node, version), node)
+            return self._read(self._context_dependent(schema, node, version), node, schema)
         if not schema.has_function:
             return None
         key = (node.domain, node.op_type)
@@ -114,7 +131,7 @@ class _Expander:
             opset = self.model.opset_imports.get("") or onnx.defs.onnx_opset_version()
             fitting = _fitting(schema.function_opset_versions, opset)
             data = schema.get_function_with_opset_version(fitting) if fitting is not None else b""
-            self.schema_bodies[key] = self._read(data, node)
+            self.schema_bodies[key] = self._read(data, node, schema)
         return self.schema_bodies[key]
 
     def _context_dependent(self, schema: Any, node: ir.Node, version: int) -> bytes:
@@ -135,14 +152,19 @@ class _Expander:
             body: bytes = schema.get_context_dependent_function_with_opset_version(fitting, proto, types)
         return body
 
-    def _read(self, data: bytes, node: ir.Node) -> ir.Function | None:
+    def _read(self, data: bytes, node: ir.Node, schema: Any) -> ir.Function | None:
         if not data:
             return None
         with library(f"the function body of {op_id(node)} cannot be read"):
             proto = onnx.FunctionProto.FromString(data)
             if not proto.node:
                 return None
+            _bind_outputs(proto)
             function = ir.serde.deserialize_function(proto)
+            for name, attribute in schema.attributes.items():  # the body counts on the operator's defaults
+                declared = function.attributes.get(name)
+                if attribute.default_value.name and (declared is None or declared.value is None):
+                    function.attributes[name] = ir.serde.deserialize_attribute(attribute.default_value)
         # The schema's own body names the oldest opset it holds for, and was picked to fit the model's.
         self._import(
             function, {d: v for d, v in function.opset_imports.items() if d not in self.model.opset_imports}
@@ -180,11 +202,6 @@ class _Expander:
                 node=node.name,
                 op=op_id(node),
             )
-        self.total += sum(1 for _ in function.all_nodes())
-        if self.total > MAX_NODES:
-            raise ModelError(
-                f"inlining its functions makes the model larger than {MAX_NODES} nodes", op=op_id(node)
-            )
         copier = _Copier(function, node)
         new_nodes = [copier.node(inner) for inner in function]
         for old, formal in zip(node.outputs, function.outputs, strict=False):
@@ -208,6 +225,13 @@ class _Expander:
             old.replace_all_uses_with(new, replace_graph_outputs=True)
         graph.insert_after(node, new_nodes)
         graph.remove(node, safe=True)
+
+
+def _bind_outputs(proto: onnx.FunctionProto) -> None:
+    """Bodies that depend on their call leave out optional outputs that it does not want, but still list them. As an
+    input that no call gives, such an output counts as left out."""
+    made = {name for node in proto.node for name in node.output} | set(proto.input)
+    proto.input.extend(name for name in dict.fromkeys(proto.output) if name not in made)
 
 
 def _fitting(versions: Iterable[int], opset: int) -> int | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import onnx
 import onnx.defs
@@ -32,13 +32,13 @@ def infer(model: ir.Model) -> None:
         value_type(value)
     computed = [v for v in values.values() if v.producer() is not None]
     declared = {v: (v.type, v.shape) for v in computed}
+    known = [v for v in computed if _is_known(v.producer(), model)]
     try:
-        for value in computed:
-            if _is_known(value.producer(), model):
-                value.type = value.shape = None
+        _forget(known)
         _merge(_infer(model), values)
         gaps = _reconcile(declared)
         if gaps:  # what only the model knows (say, the shape after a Reshape) lets onnx go on from there
+            _forget(v for v in known if v not in gaps)
             _merge(_infer(model), values)
             _reconcile(declared)
     except _ContradictionError as found:
@@ -53,8 +53,7 @@ def infer(model: ir.Model) -> None:
                 op=None if producer is None else producer.op_type,
                 operand=found.value.name,
             ) from reason
-        for value in computed:
-            value.type = value.shape = None
+        _forget(known)
         _merge(_infer(model), values)
         _reconcile(declared, lenient=True)
     for value in values.values():
@@ -106,6 +105,11 @@ def _values(graph: ir.Graph) -> Iterator[ir.Value]:
         yield from node.outputs
         for body in bodies(node):
             yield from _values(body)
+
+
+def _forget(values: Iterable[ir.Value]) -> None:
+    for value in values:
+        value.type = value.shape = None
 
 
 def _is_known(node: ir.Node | None, model: ir.Model) -> bool:
@@ -207,14 +211,14 @@ def _merge(inferred: onnx.ModelProto | None, values: dict[str, ir.Value]) -> Non
 
 def _reconcile(
     declared: dict[ir.Value, tuple[ir.TypeProtocol | None, ir.Shape | None]], lenient: bool = False
-) -> bool:
-    """Fill what inference left open from what the model declares. Returns whether that added anything."""
-    added = False
+) -> set[ir.Value]:
+    """Fill what inference left open from what the model declares. Returns the values that this told more of."""
+    gaps: set[ir.Value] = set()
     for value, (type_, shape) in declared.items():
         if type_ is not None and type_.dtype != ir.DataType.UNDEFINED:
             if value.type is None:
                 value.type = type_
-                added = True
+                gaps.add(value)
             elif value.type != type_:
                 if not lenient:
                     raise _ContradictionError(value, value.type)
@@ -223,7 +227,7 @@ def _reconcile(
             continue
         if value.shape is None:
             value.shape = shape
-            added = True
+            gaps.add(value)
         elif len(value.shape) == len(shape):
             known = [_dim(d) for d in value.shape.dims]
             told = [_dim(d) for d in shape.dims]
@@ -234,8 +238,8 @@ def _reconcile(
             better = [t if _tells_more(t, k) else k for k, t in zip(known, told, strict=True)]
             if better != known:
                 value.shape = ir.Shape(better, frozen=True)
-                added = True
-    return added
+                gaps.add(value)
+    return gaps
 
 
 def _tells_more(told: Dim, known: Dim) -> bool:

@@ -12,7 +12,7 @@ import onnx_ir as ir
 
 from hetero.errors import ModelError
 from hetero.model.digest import model_digest, structure_digest
-from hetero.model.functions import check_recursion
+from hetero.model.functions import check_calls
 from hetero.model.inference import infer, value_type
 from hetero.model.normalise import normalise
 from hetero.model.source import ModelSource, library, read
@@ -87,7 +87,7 @@ def _load(source: ModelSource, base_dir: str | os.PathLike[str] | None) -> Model
     model = read(source, base_dir)
     graph = model.graph
     with library("the model cannot be normalised"):
-        check_recursion(model)
+        check_calls(model)
         if (model.ir_version or 0) < 4:
             # Before IR 4 every initializer had to be listed as an input too; none was meant to be fed.
             kept = [v for v in graph.inputs if not v.is_initializer()]

@@ -10,7 +10,9 @@ from hetero.kernels.base import Compiled
 from hetero.types import Spec, TensorSpec
 
 _INLINE_BYTES = 4096
-"""Values up to this size take part in the key by their bytes, larger ones by identity (the entry keeps them alive)."""
+"""Values up to this size take part in the key by their bytes; larger ones by identity where they are constants
+(read-only; the entry keeps them alive). A kernel for a large value that is none is not kept: it would never be met
+again, and would hold the value."""
 
 
 class KernelCache:
@@ -27,6 +29,9 @@ class KernelCache:
 
     def get(self, instruction: Hashable, specs: Sequence[Spec], compile: Callable[[], Compiled]) -> Compiled:
         """The kernel of `instruction` for `specs`; compiled now if it is not there."""
+        if any(map(_is_passing, specs)):
+            self.misses += 1
+            return compile()
         key = (instruction, tuple(specs), tuple(map(_value_key, specs)))
         entry = self._entries.get(key)
         if entry is not None:
@@ -43,6 +48,13 @@ class KernelCache:
     def clear(self) -> None:
         """Forget every kernel."""
         self._entries.clear()
+
+
+def _is_passing(spec: Spec) -> bool:
+    """Whether the spec has a value that is too large for the key and belongs to one run."""
+    if not isinstance(spec, TensorSpec) or spec.value is None:
+        return False
+    return (spec.value.nbytes > _INLINE_BYTES or spec.value.dtype == object) and spec.value.flags.writeable
 
 
 def _value_key(spec: Spec) -> Any:

@@ -156,6 +156,7 @@ class Runner:
         """Outputs for inputs, both in the program's order: arrays of the provider (or host arrays, which a device
         provider uploads), SequenceValue, or None. Outputs are the caller's; inputs are only borrowed."""
         table = self.table.values
+        self._watch_values()
         try:
             key = self._signature(inputs)
             for port, value in zip(self.program.inputs, inputs, strict=True):
@@ -201,7 +202,7 @@ class Runner:
             live.define(port.slot, slot)
         section = self._build(0, live, None, ())
         self._keep(self._roots, key, section)
-        self._watch_values()
+        self._value_misses += 1
         return section
 
     def _next(self, section: Section) -> Section:
@@ -252,12 +253,13 @@ class Runner:
             self.statistics.sections_evicted += 1
 
     def _watch_values(self) -> None:
-        """Stop keying on input values that differ in every run: shapes are then computed as data."""
-        if self._value_inputs:
-            self._value_misses += 1
-            if self._value_misses > 4 * self._limit:
-                self._value_inputs = ()
-                self.close()
+        """Stop keying on input values that differ in every run: shapes are then computed as data.
+
+        Between runs only: a run under way stands on its sections' buffers.
+        """
+        if self._value_inputs and self._value_misses > 4 * self._limit:
+            self._value_inputs = ()
+            self.close()
 
     def _collect(self, last: Section) -> list[Any]:
         slots, table = last.exit.slots, self.table.values

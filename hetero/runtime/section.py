@@ -184,10 +184,14 @@ class Builder:
         runner.statistics.folded += 1
         kind = Kind.CONSTANT if constant else Kind.KNOWN
         for index, value in zip(instruction.outputs, results, strict=True):
-            if index != NO_SLOT and value is not None:
-                spec = TensorSpec(value.dtype, value.shape)
-                array = value if self.provider.is_host else None
-                self.live.define(index, Slot(kind, spec, index, False, array, value))
+            if index == NO_SLOT:
+                continue
+            if value is None:  # an empty optional
+                self.live.define(index, Slot(Kind.NOTHING, ABSENT, index, False))
+                continue
+            spec = TensorSpec(value.dtype, value.shape)
+            array = value if self.provider.is_host else None
+            self.live.define(index, Slot(kind, spec, index, False, array, value))
         return True
 
     def _evaluate(
@@ -215,7 +219,7 @@ class Builder:
                 return viewed
             results = tuple(None if s is None else np.empty(s.shape, s.dtype) for s in specs)
             ready = [
-                np.ascontiguousarray(x) if x is not None and k in compiled.contiguous else x
+                np.asarray(x, order="C") if x is not None and k in compiled.contiguous else x
                 for k, x in enumerate(inputs)
             ]
             workspace = np.empty(compiled.workspace_bytes, np.uint8) if compiled.workspace_bytes else None
@@ -452,7 +456,8 @@ class Builder:
             known = list(specs)
             for k in missing:
                 value = inputs[k] if on_host else provider.download(inputs[k])
-                known[k] = TensorSpec(value.dtype, value.shape, value)
+                # a copy: kernels outlive the run, and the array may be the caller's
+                known[k] = TensorSpec(value.dtype, value.shape, value.copy())
             results = run_once(target, runner.compile(at, target, known), inputs)
             if on_host:
                 results = tuple(provider.upload(r) if isinstance(r, np.ndarray) else r for r in results)

@@ -16,7 +16,6 @@ import numpy as np
 import onnx
 import onnx.parser
 import pytest
-import ray
 from onnx import numpy_helper
 from ray.util import placement_group_table
 
@@ -176,7 +175,10 @@ def test_an_actor_answers_while_it_runs_and_a_deadline_ends_the_step() -> None:
         assert ex.run(ONCE)["y"].tolist() == pytest.approx([np.exp(-1)] * 3)
         with pytest.raises(StepTimeoutError):
             ex.run(FOREVER)
-        assert ex.stats()["children"]["cpu:0"]["running"]["step"] == 2
+        stats = ex.stats()["children"]
+        assert stats["cpu:0"]["running"]["step"] == 2
+        assert not stats["cpu:1"]["answered"]  # it has a call that waits for cpu:0
+        assert stats["cpu:1"]["calls"] == 0  # as last known
         assert pool(ex).alive() == {"cpu:0": True, "cpu:1": True}
         (victim,) = [pid for device, pid in pids(ex).items() if device == "cpu:0"]
         os.kill(victim, signal.SIGKILL)  # else close would wait for it
@@ -187,7 +189,7 @@ def test_a_killed_actor_is_a_typed_error_now_downstream_and_later(counter: Heter
     victim = pids(counter)["cpu:0"]
     future = counter.submit(FOREVER)  # its output comes from cpu:1, which waits for cpu:0
     children = pool(counter)
-    until(lambda: "running" in children.stats()["cpu:0"])
+    until(lambda: children.stats()["cpu:0"].get("running", {}).get("step") == 2)
     killed = time.monotonic()
     os.kill(victim, signal.SIGKILL)
     with pytest.raises(ChildDiedError) as caught:
@@ -254,7 +256,7 @@ def test_a_child_that_cannot_be_prepared_stops_those_that_were() -> None:
     before = live_groups()
     children = start_children(the_plan.providers, RuntimeOptions())
     with pytest.raises(ProviderError, match="threads") as caught:
-        children.start(broken, {})
+        children.start(broken, {"more": np.array(True)})
     assert "create" in str(caught.value.__cause__)
     assert live_groups() == before
     with pytest.raises(ClosedError):
@@ -263,8 +265,9 @@ def test_a_child_that_cannot_be_prepared_stops_those_that_were() -> None:
 
 def test_children_that_take_too_long_to_start_are_named() -> None:
     before = live_groups()
-    with pytest.raises(TransportError, match=r"cpu.*not ready within 0.05 s"):
-        executor(COUNTER, TWO, options=RuntimeOptions(start_timeout_s=0.05))
+    with pytest.raises(TransportError, match=r"within 0\.[34]\S* s") as caught:
+        executor(COUNTER, TWO, options=RuntimeOptions(start_timeout_s=0.4))
+    assert "cpu:0" in caught.value.message
     assert live_groups() == before
 
 
@@ -337,10 +340,3 @@ def test_threads_may_share_an_executor(chain: HeterogeneousExecutor) -> None:
     for thread in threads:
         thread.join()
     assert got == {seed: chain.run(feeds(5, seed))["y"].tobytes() for seed in range(6)}
-
-
-def test_a_users_own_ray_is_never_stopped(chain: HeterogeneousExecutor) -> None:
-    with executor(CHAIN, SPLIT) as ex:
-        ex.run(feeds())
-    assert ray.is_initialized()
-    chain.run(feeds())

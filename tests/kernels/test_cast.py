@@ -120,7 +120,8 @@ def test_text_that_is_no_number_is_an_error(text: str) -> None:
 def test_a_cast_to_the_same_dtype_is_a_view() -> None:
     x = np.arange(3)
     _, compiled = compile_op("Cast", [x], opset=13, to=int(DataType.INT64))
-    assert compiled.view is not None and compiled.view([x]) == (x,)
+    assert compiled.view is not None
+    assert compiled.view([x]) == (x,)
 
 
 def test_strided_empty_and_scalar_tensors_are_cast() -> None:

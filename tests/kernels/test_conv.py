@@ -109,9 +109,12 @@ ROUTES = {
         (4, 1, 3, 3),
         {"group": 4, "dilations": [2, 3], "pads": [2, 3, 2, 3]},
     ),
-    "winograd": ((2, 16, 10, 12), (24, 16, 3, 3), {"pads": [1, 1, 1, 1]}),
-    "winograd, odd": ((1, 17, 9, 7), (16, 17, 3, 3), {"pads": [0, 1, 1, 0]}),
-    "winograd, wide pads": ((1, 16, 6, 6), (16, 16, 3, 3), {"pads": [4, 3, 5, 2]}),
+    "winograd": ((2, 24, 10, 12), (32, 24, 3, 3), {"pads": [1, 1, 1, 1]}),
+    "winograd, odd": ((1, 25, 9, 7), (24, 25, 3, 3), {"pads": [0, 1, 1, 0]}),
+    "winograd, wide pads": ((1, 24, 6, 6), (24, 24, 3, 3), {"pads": [4, 3, 5, 2]}),
+    "direct": ((2, 6, 24, 20), (7, 6, 3, 3), {"pads": [1, 1, 1, 1]}),
+    "direct, strided": ((1, 3, 40, 37), (8, 3, 3, 3), {"pads": [1, 1, 1, 1], "strides": [2, 2]}),
+    "direct, grouped": ((1, 6, 20, 20), (6, 3, 5, 5), {"group": 2, "dilations": [2, 1]}),
     "general": ((2, 6, 9, 8), (4, 3, 3, 2), {"group": 2, "strides": [2, 1], "pads": [1, 0, 1, 1]}),
     "three axes": ((1, 3, 5, 6, 4), (4, 3, 2, 3, 2), {"pads": [1, 1, 0, 0, 1, 1]}),
 }
@@ -138,7 +141,7 @@ def test_float64_keeps_its_digits(x: Any, w: Any, attributes: dict[str, Any]) ->
 
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16], ids=["float16", "bfloat16"])
 def test_half_precision_is_computed_in_single(dtype: Any) -> None:
-    x, w, b = (normal(*s).astype(dtype) for s in ((1, 16, 8, 8), (16, 16, 3, 3), (16,)))
+    x, w, b = (normal(*s).astype(dtype) for s in ((1, 24, 8, 8), (24, 24, 3, 3), (24,)))
     (wide,) = run_op("Conv", [a.astype(np.float32) for a in (x, w, b)], opset=22, pads=[1, 1, 1, 1])
     (y,) = run_op("Conv", [x, w, b], opset=22, pads=[1, 1, 1, 1])
     assert y.dtype == dtype
@@ -146,13 +149,13 @@ def test_half_precision_is_computed_in_single(dtype: Any) -> None:
 
 
 def test_constant_and_variable_weights_give_the_same_bits() -> None:
-    x, w = normal(1, 16, 8, 8), normal(16, 16, 3, 3)
+    x, w = normal(1, 24, 8, 8), normal(24, 24, 3, 3)
     _, compiled = compile_op("Conv", [x, w], opset=11, pads=[1, 1, 1, 1])
     fixed = w.copy()
     fixed.flags.writeable = False
     results = []
     for weights in (w, fixed):
-        y = np.empty((1, 16, 8, 8), np.float32)
+        y = np.empty((1, 24, 8, 8), np.float32)
         assert compiled.bind is not None
         call = compiled.bind([x, weights], [y], np.empty(compiled.workspace_bytes, np.uint8))
         call()

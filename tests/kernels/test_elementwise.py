@@ -218,7 +218,8 @@ def test_identity_is_a_view_of_a_tensor_and_hands_a_sequence_on() -> None:
     _, compiled = compile_op("Identity", [x], opset=16)
     assert compiled.view is not None
     viewed = compiled.view([x])
-    assert viewed is not None and viewed[0] is x
+    assert viewed is not None
+    assert viewed[0] is x
     sequence = SequenceValue([x])
     assert run_op("Identity", [sequence], opset=16)[0] is sequence
 

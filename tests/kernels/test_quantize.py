@@ -63,7 +63,7 @@ def test_narrow_floats_saturate(dtype: Any, largest: float) -> None:
 def test_per_axis(axis: int, with_zero: bool) -> None:
     x = RNG.uniform(-50, 50, (3, 4, 5)).astype(np.float32)
     n = x.shape[axis]
-    inputs: list[Any] = [x, RNG.uniform(0.2, 2, n).astype(np.float32)]
+    inputs: list[Any] = [x, RNG.uniform(0.2, 2, (n,)).astype(np.float32)]
     if with_zero:
         inputs.append(RNG.integers(0, 200, n).astype(np.uint8))
     (y,) = check_op("QuantizeLinear", inputs, opset=13, axis=axis)

@@ -12,7 +12,9 @@ from onnx import TensorProto, helper, numpy_helper
 FLOAT = TensorProto.FLOAT
 
 
-def info(name: str, shape: Sequence[int | str | None] | None = ("n",), dtype: int = FLOAT) -> onnx.ValueInfoProto:
+def info(
+    name: str, shape: Sequence[int | str | None] | None = ("n",), dtype: int = FLOAT
+) -> onnx.ValueInfoProto:
     return helper.make_tensor_value_info(name, dtype, shape)
 
 

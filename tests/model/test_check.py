@@ -47,15 +47,26 @@ CASES: dict[str, tuple[Callable[[], onnx.ModelProto], str]] = {
     "no opset": (lambda: changed(lambda m: m.ClearField("opset_import")), "imports no opset"),
     "opset too new": (lambda: model(list(good().graph.node), opset=999), "opset 999"),
     "opset zero": (lambda: model(list(good().graph.node), opset=0), "opset 0"),
-    "ml opset too new": (lambda: model(list(good().graph.node), domains={"ai.onnx.ml": 77}), "opset 77.*ai.onnx.ml"),
+    "ml opset too new": (
+        lambda: model(list(good().graph.node), domains={"ai.onnx.ml": 77}),
+        "opset 77.*ai.onnx.ml",
+    ),
     "two opsets": (lambda: changed(lambda m: m.opset_import.add(domain="", version=20)), "two opsets"),
-    "two spellings": (lambda: changed(lambda m: m.opset_import.add(domain="ai.onnx", version=20)), "two opsets"),
+    "two spellings": (
+        lambda: changed(lambda m: m.opset_import.add(domain="ai.onnx", version=20)),
+        "two opsets",
+    ),
     "no ir_version": (lambda: changed(lambda m: m.ClearField("ir_version")), "no ir_version"),
     "ir_version too new": (lambda: model(list(good().graph.node), ir_version=99), "99"),
     "domain not imported": (lambda: model([node("Foo", ["x"], ["y"], domain="bar")]), "'bar'.*not imported"),
     "cycle": (
-        lambda: model([node("Add", ["x", "b"], ["a"], name="one"), node("Relu", ["a"], ["b"], name="two"),
-                       node("Relu", ["b"], ["y"], name="three")]),
+        lambda: model(
+            [
+                node("Add", ["x", "b"], ["a"], name="one"),
+                node("Relu", ["a"], ["b"], name="two"),
+                node("Relu", ["b"], ["y"], name="three"),
+            ]
+        ),
         "cycle.*'(one|two)'",
     ),
     "self-loop": (lambda: model([node("Add", ["x", "y"], ["y"], name="loop")]), "cycle.*'loop'"),
@@ -79,35 +90,60 @@ CASES: dict[str, tuple[Callable[[], onnx.ModelProto], str]] = {
         lambda: model([node("Relu", ["x"], ["y"]), node("Abs", ["x"], ["y"], name="second")]),
         "'y' is produced twice.*'second'",
     ),
-    "an input produced": (lambda: model([node("Relu", ["x"], ["x"]), node("Abs", ["x"], ["y"])]), "'x' is produced"),
+    "an input produced": (
+        lambda: model([node("Relu", ["x"], ["x"]), node("Abs", ["x"], ["y"])]),
+        "'x' is produced",
+    ),
     "duplicate inputs": (lambda: model(list(good().graph.node), [info("x"), info("x")]), "two inputs.*'x'"),
     "duplicate initializers": (
         lambda: changed(lambda m: m.graph.initializer.extend([helper.make_tensor("w", 1, [1], [1.0])] * 2)),
         "two initializers are named 'w'",
     ),
-    "unnamed required output": (lambda: model([node("Relu", ["x"], [""]), node("Abs", ["x"], ["y"])]), "required"),
-    "unnamed graph output": (lambda: model(list(good().graph.node), outputs=[info("y"), info("")]), "no name"),
-    "input without type": (
-        lambda: changed(lambda m: m.graph.input[0].ClearField("type")), "'x' has no type"),
+    "unnamed required output": (
+        lambda: model([node("Relu", ["x"], [""]), node("Abs", ["x"], ["y"])]),
+        "required",
+    ),
+    "unnamed graph output": (
+        lambda: model(list(good().graph.node), outputs=[info("y"), info("")]),
+        "no name",
+    ),
+    "input without type": (lambda: changed(lambda m: m.graph.input[0].ClearField("type")), "'x' has no type"),
     "input without dtype": (
-        lambda: changed(lambda m: m.graph.input[0].type.tensor_type.ClearField("elem_type")), "'x' has no type"),
+        lambda: changed(lambda m: m.graph.input[0].type.tensor_type.ClearField("elem_type")),
+        "'x' has no type",
+    ),
     "map input": (
-        lambda: changed(lambda m: m.graph.input[0].type.map_type.CopyFrom(onnx.TypeProto.Map(key_type=7))), "map"),
+        lambda: changed(lambda m: m.graph.input[0].type.map_type.CopyFrom(onnx.TypeProto.Map(key_type=7))),
+        "map",
+    ),
     "sparse input": (
-        lambda: changed(lambda m: m.graph.input[0].type.sparse_tensor_type.CopyFrom(
-            onnx.TypeProto.SparseTensor(elem_type=1))), "'x' is a SparseTensorType"),
+        lambda: changed(
+            lambda m: m.graph.input[0].type.sparse_tensor_type.CopyFrom(
+                onnx.TypeProto.SparseTensor(elem_type=1)
+            )
+        ),
+        "'x' is a SparseTensorType",
+    ),
     "unknown dtype": (
-        lambda: changed(lambda m: setattr(m.graph.input[0].type.tensor_type, "elem_type", 4242)), "4242"),
+        lambda: changed(lambda m: setattr(m.graph.input[0].type.tensor_type, "elem_type", 4242)),
+        "4242",
+    ),
     "too deep": (lambda: deep(32), "deep"),
     "endless type": (lambda: changed(lambda m: nest(m.graph.input[0].type, 12)), "nests"),
     "unnamed attribute": (
-        lambda: changed(lambda m: m.graph.node[0].attribute.add(type=2, i=1)), "attribute ''"),
+        lambda: changed(lambda m: m.graph.node[0].attribute.add(type=2, i=1)),
+        "attribute ''",
+    ),
     "attribute twice": (
-        lambda: changed(lambda m: [m.graph.node[0].attribute.add(name="a", type=2, i=1) for _ in "12"]), "'a'"),
+        lambda: changed(lambda m: [m.graph.node[0].attribute.add(name="a", type=2, i=1) for _ in "12"]),
+        "'a'",
+    ),
     "attribute without type": (
-        lambda: changed(lambda m: m.graph.node[0].attribute.add(name="a", i=1)), "'a' has no type"),
+        lambda: changed(lambda m: m.graph.node[0].attribute.add(name="a", i=1)),
+        "'a' has no type",
+    ),
     "no op_type": (lambda: changed(lambda m: m.graph.node[0].ClearField("op_type")), "no op_type"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -133,7 +169,9 @@ def test_an_ir_model_is_checked_like_a_file() -> None:
     ghost = ir.Value(name="ghost")
     add = ir.Node("", "Add", [x, ghost], num_outputs=1, name="add")
     add.outputs[0].name = "y"
-    broken = ir.Model(ir.Graph([x], add.outputs, nodes=[add], opset_imports={"": 21}, name="g"), ir_version=10)
+    broken = ir.Model(
+        ir.Graph([x], add.outputs, nodes=[add], opset_imports={"": 21}, name="g"), ir_version=10
+    )
     with pytest.raises(ModelError, match=r"'ghost'.*'add'"):
         load_model(broken)
     with pytest.raises(ModelError, match="no opset"):
@@ -151,8 +189,9 @@ def test_a_recursive_function_is_refused() -> None:
 
 
 def test_a_function_with_an_undefined_value_is_refused() -> None:
-    function = helper.make_function("f", "A", ["a"], ["b"], [node("Add", ["a", "q"], ["b"])],
-                                    [helper.make_opsetid("", 21)])  # fmt: skip
+    function = helper.make_function(
+        "f", "A", ["a"], ["b"], [node("Add", ["a", "q"], ["b"])], [helper.make_opsetid("", 21)]
+    )
     with pytest.raises(ModelError, match=r"'q' is used but never defined in function f::A"):
         load_model(model([node("A", ["x"], ["y"], domain="f")], domains={"f": 1}, functions=[function]))
 
@@ -160,7 +199,10 @@ def test_a_function_with_an_undefined_value_is_refused() -> None:
 def test_a_string_input_and_a_sequence_input_are_typed() -> None:
     sequence = helper.make_tensor_sequence_value_info("s", TensorProto.FLOAT, ["n"])
     loaded = load_model(
-        model([node("Identity", ["t"], ["y"]), node("SequenceLength", ["s"], ["k"])],
-              [info("t", (None, 2), TensorProto.STRING), sequence], [info("y", None, TensorProto.STRING), info("k", None, TensorProto.INT64)])  # fmt: skip
+        model(
+            [node("Identity", ["t"], ["y"]), node("SequenceLength", ["s"], ["k"])],
+            [info("t", (None, 2), TensorProto.STRING), sequence],
+            [info("y", None, TensorProto.STRING), info("k", None, TensorProto.INT64)],
+        )
     )
     assert [str(t) for _, t in loaded.inputs] == ["string[?, 2]", "seq(float[n])"]

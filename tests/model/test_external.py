@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -19,7 +20,9 @@ DATA = np.arange(16, dtype=np.float32)
 
 def with_tensors(*tensors: onnx.TensorProto) -> onnx.ModelProto:
     proto = model(
-        [node("Sum", [t.name for t in tensors], ["y"])], inputs=[], outputs=[info("y", None, tensors[0].data_type)]
+        [node("Sum", [t.name for t in tensors], ["y"])],
+        inputs=[],
+        outputs=[info("y", None, tensors[0].data_type)],
     )
     proto.graph.initializer.extend(tensors)
     return proto
@@ -35,7 +38,9 @@ def saved(folder: Path, *tensors: onnx.TensorProto) -> Path:
 
 def test_tensors_of_one_file_share_one_mapping(tmp_path: Path) -> None:
     path = saved(
-        tmp_path, external("a", [8], location="w.bin", length=32), external("b", [2, 4], location="w.bin", offset=32)
+        tmp_path,
+        external("a", [8], location="w.bin", length=32),
+        external("b", [2, 4], location="w.bin", offset=32),
     )
     weights = load_model(path).weights
     a, b = weights["a"], weights["b"]
@@ -54,7 +59,9 @@ def test_external_narrow_types_unpack(tmp_path: Path) -> None:
 
 def test_thousands_of_tensors_need_one_descriptor(tmp_path: Path) -> None:
     count = 2000
-    path = saved(tmp_path, *(external(f"t{k}", [1], location="w.bin", offset=4 * (k % 16)) for k in range(count)))
+    path = saved(
+        tmp_path, *(external(f"t{k}", [1], location="w.bin", offset=4 * (k % 16)) for k in range(count))
+    )
     weights = load_model(path).weights
     before = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0
     arrays = [weights[f"t{k}"] for k in range(count)]
@@ -83,7 +90,9 @@ def test_thousands_of_tensors_need_one_descriptor(tmp_path: Path) -> None:
         ({"location": "m.onnx\0"}, "not in the model's directory"),
     ],
 )
-def test_a_bad_place_is_refused_and_the_tensor_named(tmp_path: Path, entries: dict[str, object], pattern: str) -> None:
+def test_a_bad_place_is_refused_and_the_tensor_named(
+    tmp_path: Path, entries: dict[str, Any], pattern: str
+) -> None:
     path = saved(tmp_path / "dir", external("weight", [8], **entries))
     (tmp_path / "w.bin").write_bytes(DATA.tobytes())
     with pytest.raises(ModelError, match=pattern) as caught:

@@ -21,11 +21,18 @@ def types(proto: onnx.ModelProto) -> dict[str, str]:
 
 def test_symbolic_shapes_flow_through() -> None:
     proto = model(
-        [node("MatMul", ["x", "w"], ["h"]), node("Shape", ["h"], ["s"]), node("Gather", ["s", "zero"], ["b"]),
-         node("Concat", ["b", "minus"], ["t"], axis=0), node("Reshape", ["h", "t"], ["y"])],
+        [
+            node("MatMul", ["x", "w"], ["h"]),
+            node("Shape", ["h"], ["s"]),
+            node("Gather", ["s", "zero"], ["b"]),
+            node("Concat", ["b", "minus"], ["t"], axis=0),
+            node("Reshape", ["h", "t"], ["y"]),
+        ],
         [info("x", ("batch", "seq", 4))],
-        w=np.ones((4, 6), np.float32), zero=np.array([0]), minus=np.array([-1]),
-    )  # fmt: skip
+        w=np.ones((4, 6), np.float32),
+        zero=np.array([0]),
+        minus=np.array([-1]),
+    )
     got = types(proto)
     assert got["h"] == "float[batch, seq, 6]"
     assert got["s"] == "int64[3]"
@@ -33,7 +40,10 @@ def test_symbolic_shapes_flow_through() -> None:
 
 
 def test_values_in_bodies_are_typed() -> None:
-    then = graph([node("Cast", ["x"], ["a"], to=TensorProto.INT32), node("Neg", ["a"], ["p"])], outputs=[info("p", None, 6)])
+    then = graph(
+        [node("Cast", ["x"], ["a"], to=TensorProto.INT32), node("Neg", ["a"], ["p"])],
+        outputs=[info("p", None, 6)],
+    )
     other = graph([node("Cast", ["x"], ["q"], to=TensorProto.INT32)], outputs=[info("q", None, 6)])
     got = types(with_branches(then, other, outputs=[info("y", None, 6)]))
     assert got["a"] == got["p"] == got["q"] == "int32[n]"
@@ -50,14 +60,22 @@ def test_large_weights_are_not_handed_to_inference(monkeypatch: pytest.MonkeyPat
         return result
 
     monkeypatch.setattr(onnx.shape_inference, "infer_shapes", spy)
-    got = types(model([node("MatMul", ["x", "w"], ["y"])], [info("x", ("n", 1000))], w=np.ones((1000, 1000), np.float32)))
+    got = types(
+        model(
+            [node("MatMul", ["x", "w"], ["y"])], [info("x", ("n", 1000))], w=np.ones((1000, 1000), np.float32)
+        )
+    )
     assert got["y"] == "float[n, 1000]"
     assert sizes
     assert max(sizes) < 2000
 
 
 def test_what_cannot_be_inferred_stays_open_or_as_declared() -> None:
-    nodes = [node("Odd", ["x"], ["h"], domain="my"), node("Abs", ["h"], ["k"]), node("Odd", ["k"], ["y"], domain="my")]
+    nodes = [
+        node("Odd", ["x"], ["h"], domain="my"),
+        node("Abs", ["h"], ["k"]),
+        node("Odd", ["k"], ["y"], domain="my"),
+    ]
     open_end = helper.make_empty_tensor_value_info("y")
     got = types(model(nodes, outputs=[open_end], domains={"my": 1}))
     assert got == {"h": "None", "k": "None", "y": "None"}
@@ -67,14 +85,18 @@ def test_what_cannot_be_inferred_stays_open_or_as_declared() -> None:
 
 
 def test_a_declared_shape_fills_a_gap_and_onnx_goes_on_from_it() -> None:
-    proto = model([node("Reshape", ["x", "s"], ["h"]), node("Transpose", ["h"], ["y"])],
-                  [info("x"), info("s", (2,), TensorProto.INT64)])  # fmt: skip
+    proto = model(
+        [node("Reshape", ["x", "s"], ["h"]), node("Transpose", ["h"], ["y"])],
+        [info("x"), info("s", (2,), TensorProto.INT64)],
+    )
     proto.graph.value_info.append(info("h", ("rows", 8)))
     assert types(proto) == {"h": "float[rows, 8]", "y": "float[8, rows]"}
 
 
 def test_a_declared_shape_that_is_wrong_is_dropped() -> None:
-    proto = model([node("Abs", ["x"], ["h"]), node("Neg", ["h"], ["y"])], [info("x", (2, 3))], [info("y", (7, 7))])
+    proto = model(
+        [node("Abs", ["x"], ["h"]), node("Neg", ["h"], ["y"])], [info("x", (2, 3))], [info("y", (7, 7))]
+    )
     proto.graph.value_info.append(info("h", (5, 3, 1)))
     assert types(proto) == {"h": "float[2, 3]", "y": "float[2, 3]"}
 
@@ -90,14 +112,24 @@ def test_a_declared_dtype_that_contradicts_the_operator_is_refused() -> None:
 
 
 def test_a_graph_that_onnx_cannot_digest_loads_without_types() -> None:
-    got = types(model([node("Concat", ["x", "m"], ["h"], axis=9), node("Abs", ["h"], ["y"])], m=np.ones((2, 2), np.float32)))
+    got = types(
+        model(
+            [node("Concat", ["x", "m"], ["h"], axis=9), node("Abs", ["h"], ["y"])],
+            m=np.ones((2, 2), np.float32),
+        )
+    )
     assert set(got) == {"h", "y"}
 
 
 def test_a_models_own_function_is_seen_through() -> None:
-    twice = helper.make_function("f", "Twice", ["a"], ["b"], [node("Add", ["a", "a"], ["b"])],
-                                 [helper.make_opsetid("", 21)])  # fmt: skip
-    proto = model([node("Twice", ["x"], ["h"], domain="f"), node("Neg", ["h"], ["y"])], domains={"f": 1}, functions=[twice])
+    twice = helper.make_function(
+        "f", "Twice", ["a"], ["b"], [node("Add", ["a", "a"], ["b"])], [helper.make_opsetid("", 21)]
+    )
+    proto = model(
+        [node("Twice", ["x"], ["h"], domain="f"), node("Neg", ["h"], ["y"])],
+        domains={"f": 1},
+        functions=[twice],
+    )
     assert types(proto)["h"] == "float[n]"
 
 
@@ -108,8 +140,12 @@ def test_value_type_converts_every_kind() -> None:
     tensor = ir.TensorType(ir.DataType.FLOAT)
     assert value_type(value(None)) is None
     assert value_type(value(tensor)) == TensorType(ir.DataType.FLOAT)
-    assert value_type(value(tensor, [1, "n", None, -1])) == TensorType(ir.DataType.FLOAT, (1, "n", None, None))
-    assert value_type(value(ir.SequenceType(tensor), [2])) == SequenceType(TensorType(ir.DataType.FLOAT, (2,)))
+    assert value_type(value(tensor, [1, "n", None, -1])) == TensorType(
+        ir.DataType.FLOAT, (1, "n", None, None)
+    )
+    assert value_type(value(ir.SequenceType(tensor), [2])) == SequenceType(
+        TensorType(ir.DataType.FLOAT, (2,))
+    )
     nested = ir.OptionalType(ir.SequenceType(tensor))
     assert value_type(value(nested)) == OptionalType(SequenceType(TensorType(ir.DataType.FLOAT)))
     with pytest.raises(ModelError, match="SparseTensorType"):

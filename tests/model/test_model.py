@@ -18,8 +18,11 @@ def base(**changes: object) -> onnx.ModelProto:
     weight = changes.pop("w", np.arange(3, dtype=np.float32))
     assert isinstance(weight, np.ndarray)
     options: dict[str, object] = {"op": "Add", "name": "n", "opset": 21, **changes}
-    proto = model([node(str(options["op"]), ["x", "w"], ["y"], name=str(options["name"]))],
-                  opset=int(str(options["opset"])), w=weight)  # fmt: skip
+    proto = model(
+        [node(str(options["op"]), ["x", "w"], ["y"], name=str(options["name"]))],
+        opset=int(str(options["opset"])),
+        w=weight,
+    )
     return proto
 
 
@@ -33,7 +36,13 @@ def test_the_digest_changes_with_content_alone(tmp_path: Path) -> None:
     assert load_model(path).digest == first
     assert len(first) == 64
     nudged = np.array([0, 1, np.nextafter(np.float32(2), np.float32(3))], np.float32)
-    different = [base(op="Sub"), base(name="m"), base(opset=20), base(w=nudged), base(w=np.arange(3.0, dtype=np.float64))]
+    different = [
+        base(op="Sub"),
+        base(name="m"),
+        base(opset=20),
+        base(w=nudged),
+        base(w=np.arange(3.0, dtype=np.float64)),
+    ]
     different[-1].graph.input[0].type.tensor_type.elem_type = onnx.TensorProto.DOUBLE
     different[-1].graph.output[0].type.tensor_type.elem_type = onnx.TensorProto.DOUBLE
     assert len({first, *(load_model(m).digest for m in different)}) == 6
@@ -44,7 +53,16 @@ def test_the_digest_sees_attributes_and_strings() -> None:
         return model([node("Odd", ["x"], ["y"], domain="my", **attributes)], domains={"my": 1})
 
     tensor = helper.make_tensor("t", 1, [1], [1.0])
-    variants = [proto(), proto(a=1), proto(a=1.0), proto(a="1"), proto(a=[1]), proto(b=1), proto(a=[1.0]), proto(a=tensor)]
+    variants = [
+        proto(),
+        proto(a=1),
+        proto(a=1.0),
+        proto(a="1"),
+        proto(a=[1]),
+        proto(b=1),
+        proto(a=[1.0]),
+        proto(a=tensor),
+    ]
     variants.append(proto(a=helper.make_tensor("t", 1, [1], [2.0])))
     assert len({load_model(m).digest for m in variants}) == len(variants)
 
@@ -58,7 +76,9 @@ def test_inputs_with_a_default_are_optional() -> None:
 
 
 def test_before_ir_4_listed_initializers_are_constants() -> None:
-    proto = model([node("Add", ["x", "w"], ["y"])], [info("x"), info("w", (3,))], ir_version=3, w=np.ones(3, np.float32))
+    proto = model(
+        [node("Add", ["x", "w"], ["y"])], [info("x"), info("w", (3,))], ir_version=3, w=np.ones(3, np.float32)
+    )
     loaded = load_model(proto)
     assert loaded.optional_inputs == ()
     assert [v.name for v in loaded.ir.graph.inputs] == ["x"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import onnx
@@ -30,7 +31,8 @@ def values(graph_: ir.Graph) -> Iterator[ir.Value]:
 
 def run(proto: onnx.ModelProto, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
     session = onnxruntime.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
-    return session.run(None, feeds)
+    result: list[np.ndarray] = session.run(None, feeds)
+    return result
 
 
 def same(proto: onnx.ModelProto, feeds: dict[str, np.ndarray]) -> Model:
@@ -57,9 +59,14 @@ X = np.array([-1.0, 2.0, 3.0], np.float32)
     ],
     ids=lambda v: next(iter(v)) if isinstance(v, dict) else "",
 )
-def test_every_kind_of_constant_is_lifted(attribute: dict[str, object], want: np.ndarray) -> None:
-    loaded = load_model(model([node("Constant", [], ["k"], **attribute), node("Shape", ["k"], ["y"])],
-                              [], [info("y", None, TensorProto.INT64)]))  # fmt: skip
+def test_every_kind_of_constant_is_lifted(attribute: dict[str, Any], want: np.ndarray) -> None:
+    loaded = load_model(
+        model(
+            [node("Constant", [], ["k"], **attribute), node("Shape", ["k"], ["y"])],
+            [],
+            [info("y", None, TensorProto.INT64)],
+        )
+    )
     assert [n.op_type for n in loaded.ir.graph] == ["Shape"]
     got = loaded.weights["k"]
     assert got.dtype == want.dtype
@@ -74,14 +81,16 @@ def test_a_constant_that_is_a_graph_output_keeps_its_name() -> None:
 
 
 @pytest.mark.parametrize("attributes", [{}, {"value_int": 1, "value_float": 1.0}, {"value_other": 1}])
-def test_a_constant_without_exactly_one_value_is_refused(attributes: dict[str, object]) -> None:
+def test_a_constant_without_exactly_one_value_is_refused(attributes: dict[str, Any]) -> None:
     proto = model([helper.make_node("Constant", [], ["y"], **attributes)], [])
     with pytest.raises(ModelError, match="Constant"):
         load_model(proto)
 
 
 def test_constants_and_initializers_of_bodies_move_to_the_main_graph() -> None:
-    then = graph([node("Constant", [], ["k"], value_floats=[5.0]), node("Add", ["x", "k"], ["a"])], outputs=[info("a")])
+    then = graph(
+        [node("Constant", [], ["k"], value_floats=[5.0]), node("Add", ["x", "k"], ["a"])], outputs=[info("a")]
+    )
     other = graph([node("Mul", ["x", "w"], ["b"])], outputs=[info("b")], w=np.array([2.0], np.float32))
     for c in (True, False):
         loaded = same(with_branches(then, other), {"c": np.array(c), "x": X})
@@ -105,7 +114,7 @@ def test_names_are_unique_through_all_bodies_and_signature_names_stay() -> None:
     def branch(op: str) -> onnx.GraphProto:  # both bodies use the same names, one shadows the graph's
         return graph(
             [node(op, ["x"], ["a"], name="n"), node("Neg", ["a"], ["z"], name="n")], outputs=[info("z")]
-        )  # fmt: skip
+        )
 
     proto = model(
         [
@@ -118,7 +127,9 @@ def test_names_are_unique_through_all_bodies_and_signature_names_stay() -> None:
     loaded = load_model(proto)
     for c in (True, False):
         feeds = {"c": np.array(c), "x": X}
-        (want,) = ReferenceEvaluator(proto).run(None, feeds)  # onnxruntime refuses two nodes of one name
+        want: Any = next(
+            iter(ReferenceEvaluator(proto).run(None, feeds))
+        )  # onnxruntime refuses two nodes of one name
         np.testing.assert_allclose(run(ir.to_proto(loaded.ir), feeds)[0], want, rtol=1e-6)
     names = [v.name for v in values(loaded.ir.graph)]
     nodes = [n.name for n in loaded.ir.graph.all_nodes()]
@@ -133,10 +144,13 @@ def test_a_body_value_gives_way_to_a_graph_value_of_its_name() -> None:
     then = graph([node("Relu", ["x"], ["late"])], outputs=[info("late")])
     other = graph([node("Exp", ["x"], ["e"])], outputs=[info("e")])
     proto = model(
-        [node("If", ["c"], ["t"], then_branch=then, else_branch=other), node("Neg", ["t"], ["late"]),
-         node("Abs", ["late"], ["y"])],
+        [
+            node("If", ["c"], ["t"], then_branch=then, else_branch=other),
+            node("Neg", ["t"], ["late"]),
+            node("Abs", ["late"], ["y"]),
+        ],
         [info("c", (), TensorProto.BOOL), info("x")],
-    )  # fmt: skip
+    )
     loaded = load_model(proto)
     assert [n.outputs[0].name for n in loaded.ir.graph] == ["t", "late", "y"]
     body = loaded.ir.graph[0].attributes["then_branch"].as_graph()
@@ -189,8 +203,10 @@ def test_unused_nodes_go_with_what_only_they_captured() -> None:
 def test_an_omitted_output_keeps_the_empty_name() -> None:
     proto = model(
         [node("LayerNormalization", ["x", "w"], ["y", "", "inv"]), node("Relu", ["inv"], ["z"])],
-        [info("x", (2, 3))], [info("y", None), info("z", None)], w=np.ones(3, np.float32),
-    )  # fmt: skip
+        [info("x", (2, 3))],
+        [info("y", None), info("z", None)],
+        w=np.ones(3, np.float32),
+    )
     first = load_model(proto).ir.graph[0]
     assert [v.name for v in first.outputs] == ["y", "", "inv"]
 

@@ -20,8 +20,9 @@ from tests.model.build import graph, info, model, node, with_branches
 
 def rich() -> onnx.ModelProto:
     """Every feature in one small file: weights, a body, a function, a constant, metadata."""
-    function = helper.make_function("f", "Twice", ["a"], ["b"], [node("Add", ["a", "a"], ["b"])],
-                                    [helper.make_opsetid("", 21)])  # fmt: skip
+    function = helper.make_function(
+        "f", "Twice", ["a"], ["b"], [node("Add", ["a", "a"], ["b"])], [helper.make_opsetid("", 21)]
+    )
     then = graph([node("Mul", ["t", "w"], ["p"])], outputs=[info("p", (2, 3))])
     other = graph([node("Constant", [], ["q"], value_floats=[1.0, 2.0, 3.0])], outputs=[info("q", (3,))])
     proto = model(
@@ -53,7 +54,9 @@ def test_path_bytes_proto_and_ir_model_load_alike(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["proto", "ir"])
 def test_the_callers_model_is_never_changed(kind: str) -> None:
-    body = graph([node("Relu", ["x"], ["w"], name="if")], outputs=[info("w")])  # clashes with an initializer's name
+    body = graph(
+        [node("Relu", ["x"], ["w"], name="if")], outputs=[info("w")]
+    )  # clashes with an initializer's name
     other = graph([node("Constant", [], ["k"], value_float=1.0)], outputs=[info("k", ())])
     proto = with_branches(body, other, w=np.ones(2, np.float32), unused=np.ones(2, np.float32))
     source: onnx.ModelProto | ir.Model = proto if kind == "proto" else ir.from_proto(proto)
@@ -126,7 +129,7 @@ def test_a_truncated_model_loads_or_is_refused(end: int, tail: bytes) -> None:
 def test_a_body_may_return_a_value_of_the_graph_around_it() -> None:
     proto = with_branches(
         graph([], outputs=[info("x")]), graph([node("Neg", ["x"], ["b"])], outputs=[info("b")])
-    )  # fmt: skip
+    )
     loaded = load_model(proto)
     then = loaded.ir.graph[0].attributes["then_branch"].as_graph()
     assert [n.op_type for n in then] == ["Identity"]
@@ -137,7 +140,9 @@ def test_sparse_initializers_and_constants_become_dense() -> None:
     values = numpy_helper.from_array(np.array([5.0, 7.0], np.float32), "s")
     linear = helper.make_sparse_tensor(values, numpy_helper.from_array(np.array([1, 5])), [2, 3])
     pairs = helper.make_sparse_tensor(values, numpy_helper.from_array(np.array([[0, 1], [1, 2]])), [2, 3])
-    proto = model([node("Constant", [], ["k"], sparse_value=pairs), node("Add", ["k", "s"], ["y"])], inputs=())
+    proto = model(
+        [node("Constant", [], ["k"], sparse_value=pairs), node("Add", ["k", "s"], ["y"])], inputs=()
+    )
     proto.graph.sparse_initializer.append(linear)
     before = proto.SerializeToString()
     loaded = load_model(proto)
@@ -148,11 +153,18 @@ def test_sparse_initializers_and_constants_become_dense() -> None:
 
 @pytest.mark.parametrize(
     ("dims", "indices", "pattern"),
-    [([2, 3], [1, 6], "outside"), ([2, 3], [-1, 2], "outside"), ([2**20, 2**20], [0, 1], "limit"), ([6], [1], "indices")],
-)  # fmt: skip
+    [
+        ([2, 3], [1, 6], "outside"),
+        ([2, 3], [-1, 2], "outside"),
+        ([2**20, 2**20], [0, 1], "limit"),
+        ([6], [1], "indices"),
+    ],
+)
 def test_a_bad_sparse_tensor_is_refused(dims: list[int], indices: list[int], pattern: str) -> None:
     values = numpy_helper.from_array(np.array([5.0, 7.0], np.float32), "s")
-    sparse = onnx.SparseTensorProto(values=values, indices=numpy_helper.from_array(np.array(indices)), dims=dims)
+    sparse = onnx.SparseTensorProto(
+        values=values, indices=numpy_helper.from_array(np.array(indices)), dims=dims
+    )
     proto = model([node("Relu", ["s"], ["y"])], inputs=())
     proto.graph.sparse_initializer.append(sparse)
     with pytest.raises(ModelError, match=pattern):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import ml_dtypes
 import numpy as np
 import onnx
@@ -85,10 +87,13 @@ FLOAT, INT64, STRING = TensorProto.FLOAT, TensorProto.INT64, TensorProto.STRING
         ({"dims": [2], "data_type": STRING, "string_data": [b"a"]}, "1 elements of string_data"),
         ({"dims": [3], "data_type": TensorProto.INT4, "int32_data": [1, 2, 3]}, "3 elements.* need 2"),
         ({"dims": [1], "data_type": TensorProto.COMPLEX64, "float_data": [1.0]}, "need 2"),
-        ({"dims": [1], "data_type": INT64, "int64_data": [1], "segment": TensorProto.Segment(begin=0)}, "segments"),
+        (
+            {"dims": [1], "data_type": INT64, "int64_data": [1], "segment": TensorProto.Segment(begin=0)},
+            "segments",
+        ),
     ],
 )
-def test_data_that_do_not_fit_are_refused_and_the_tensor_named(fields: dict[str, object], pattern: str) -> None:
+def test_data_that_do_not_fit_are_refused_and_the_tensor_named(fields: dict[str, Any], pattern: str) -> None:
     tensor = TensorProto(name="weight", **fields)
     with pytest.raises(ModelError, match=pattern) as caught:
         loaded(tensor)

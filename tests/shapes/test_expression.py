@@ -42,9 +42,29 @@ def test_expressions_evaluate(text: str, env: dict[str, int], want: int | None) 
 
 @pytest.mark.parametrize(
     "text",
-    ["batch", "unk__3", "batch size", "past.1", "a+", "(((", "?", "", "foo(n)", "größe", "2n", "n²", "9**9**9**9", "x[0]",
-     "(" * 300 + "n" + ")" * 300, "n+" * 200 + "n", "-" * 200 + "n", "1/0", "9" * 200 + "*n", "__import__('os')"],
-)  # fmt: skip
+    [
+        "batch",
+        "unk__3",
+        "batch size",
+        "past.1",
+        "a+",
+        "(((",
+        "?",
+        "",
+        "foo(n)",
+        "größe",
+        "2n",
+        "n²",
+        "9**9**9**9",
+        "x[0]",
+        "(" * 300 + "n" + ")" * 300,
+        "n+" * 200 + "n",
+        "-" * 200 + "n",
+        "1/0",
+        "9" * 200 + "*n",
+        "__import__('os')",
+    ],
+)
 def test_text_that_is_no_expression_is_one_symbol(text: str) -> None:
     assert symbols(text) == {text}
     assert is_symbol(text)
@@ -72,7 +92,9 @@ def test_no_text_raises(text: str) -> None:
 trees = st.recursive(
     st.one_of(st.sampled_from(["n", "m"]), st.integers(0, 9).map(str)),
     lambda inner: st.one_of(
-        st.tuples(inner, st.sampled_from(["+", "*", "-", "//", "%"]), inner).map(lambda t: f"({t[0]} {t[1]} {t[2]})"),
+        st.tuples(inner, st.sampled_from(["+", "*", "-", "//", "%"]), inner).map(
+            lambda t: f"({t[0]} {t[1]} {t[2]})"
+        ),
         inner.map(lambda t: f"floor({t}/2)"),
     ),
     max_leaves=5,

@@ -62,7 +62,9 @@ def test_a_known_extent_must_be_met() -> None:
 
 def test_an_expression_names_itself_its_value_and_the_extent() -> None:
     guards = guards_for([port("past", "p"), port("ids", "s"), port("mask", "p + s")])
-    with pytest.raises(GuardError, match=r"'p \+ s' is 7 with p = 4, s = 3, but input 'mask' axis 0 has extent 8"):
+    with pytest.raises(
+        GuardError, match=r"'p \+ s' is 7 with p = 4, s = 3, but input 'mask' axis 0 has extent 8"
+    ):
         check(guards, {"past": (4,), "ids": (3,), "mask": (8,)})
     halves = guards_for([port("a", "n"), port("b", "n/2")])
     assert check(halves, {"a": (4,), "b": (2,)}) == {"n": 4}
@@ -88,9 +90,13 @@ def test_a_zero_extent_is_an_extent() -> None:
 
 
 @given(st.lists(st.lists(st.sampled_from(["n", "m", "k"]), max_size=3), min_size=1, max_size=4), st.data())
-def test_a_check_passes_exactly_when_every_symbol_has_one_value(dims: list[list[str]], data: st.DataObject) -> None:
+def test_a_check_passes_exactly_when_every_symbol_has_one_value(
+    dims: list[list[str]], data: st.DataObject
+) -> None:
     ports = [port(f"i{k}", *d) for k, d in enumerate(dims)]
-    shapes = {p.name: tuple(data.draw(st.integers(0, 2)) for _ in d) for p, d in zip(ports, dims, strict=True)}
+    shapes = {
+        p.name: tuple(data.draw(st.integers(0, 2)) for _ in d) for p, d in zip(ports, dims, strict=True)
+    }
     seen: dict[str, set[int]] = {}
     for p, d in zip(ports, dims, strict=True):
         for symbol, extent in zip(d, shapes[p.name], strict=True):
