@@ -18,7 +18,15 @@ def pair_row(work: str, against: str, goal: str, measure: Callable[[], Pair]) ->
     """One line of the table for a paired measurement."""
     pair = measure()
     spread = f"{pair.low:.2f}-{pair.high:.2f}"
-    return work, against, f"{pair.ours_s * 1e3:.3f}", f"{pair.theirs_s * 1e3:.3f}", f"{pair.ratio:.2f}", spread, goal
+    return (
+        work,
+        against,
+        f"{pair.ours_s * 1e3:.3f}",
+        f"{pair.theirs_s * 1e3:.3f}",
+        f"{pair.ratio:.2f}",
+        spread,
+        goal,
+    )
 
 
 def growth_row() -> tuple[str, ...]:
@@ -32,7 +40,9 @@ def main() -> None:
     """Measure and print."""
     table = Table("work", "against", "ours ms", "theirs ms", "ratio", "middle half", "goal")
     rows: list[Callable[[], tuple[str, ...]]] = [
-        lambda: pair_row("1,000 tiny Adds, eager, inline", "onnxruntime, 1 thread, unoptimised", "<= 3", inline.chain),
+        lambda: pair_row(
+            "1,000 tiny Adds, eager, inline", "onnxruntime, 1 thread, unoptimised", "<= 3", inline.chain
+        ),
         lambda: pair_row(
             f"encoder 6x384, 128 tokens, {THREADS} threads",
             "onnxruntime, same threads",

@@ -19,7 +19,9 @@ def session(model: onnx.ModelProto, threads: int, *, optimise: bool) -> onnxrunt
     options.inter_op_num_threads = 1
     level = onnxruntime.GraphOptimizationLevel
     options.graph_optimization_level = level.ORT_ENABLE_ALL if optimise else level.ORT_DISABLE_ALL
-    return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    return onnxruntime.InferenceSession(
+        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
 
 
 def chain(n: int = 1000) -> Pair:

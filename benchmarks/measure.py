@@ -19,7 +19,9 @@ class Pair:
     high: float
 
 
-def paired(ours: Callable[[], object], theirs: Callable[[], object], *, runs: int = 15, inner: int = 1) -> Pair:
+def paired(
+    ours: Callable[[], object], theirs: Callable[[], object], *, runs: int = 15, inner: int = 1
+) -> Pair:
     """Time `inner` calls of each, `runs` times in turn, after two calls of each that are not counted."""
     for _ in range(2):
         ours()

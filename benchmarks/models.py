@@ -62,12 +62,18 @@ def encoder(layers: int = 6, hidden: int = 384, heads: int = 12, seed: int = 0) 
         context = node("Transpose", [context], p + "context_t", perm=[0, 2, 1, 3])
         context = node("Reshape", [context, join], p + "joined")
         x = node("Add", [x, dense(context, "o", hidden, hidden)], p + "res1")
-        x = node("LayerNormalization", [x, weight(p + "g1", hidden), weight(p + "b1", hidden)], p + "ln1", axis=-1)
+        x = node(
+            "LayerNormalization", [x, weight(p + "g1", hidden), weight(p + "b1", hidden)], p + "ln1", axis=-1
+        )
         inner = dense(x, "f1", hidden, 4 * hidden)
         erf = node("Erf", [node("Div", [inner, root2], p + "div")], p + "erf")
-        inner = node("Mul", [node("Mul", [inner, node("Add", [erf, one], p + "erf1")], p + "gelu2"), half], p + "gelu")
+        inner = node(
+            "Mul", [node("Mul", [inner, node("Add", [erf, one], p + "erf1")], p + "gelu2"), half], p + "gelu"
+        )
         x = node("Add", [x, dense(inner, "f2", 4 * hidden, hidden)], p + "res2")
-        x = node("LayerNormalization", [x, weight(p + "g2", hidden), weight(p + "b2", hidden)], p + "ln2", axis=-1)
+        x = node(
+            "LayerNormalization", [x, weight(p + "g2", hidden), weight(p + "b2", hidden)], p + "ln2", axis=-1
+        )
     graph = helper.make_graph(
         nodes,
         "encoder",

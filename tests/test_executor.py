@@ -167,7 +167,9 @@ def test_an_error_in_map_comes_at_its_step() -> None:
         ({"more": np.zeros(3)}, InputError, "unknown 'more'"),
     ],
 )
-def test_bad_feeds_are_refused_before_anything_runs(bad: dict[str, Any], error: type[HeteroError], words: str) -> None:
+def test_bad_feeds_are_refused_before_anything_runs(
+    bad: dict[str, Any], error: type[HeteroError], words: str
+) -> None:
     with executor() as ex:
         for call in (ex.run, ex.submit):
             with pytest.raises(error, match=words):
@@ -218,14 +220,16 @@ def test_strict_names_the_node_that_falls_back() -> None:
         check(ex.run(feeds()), feeds())
 
 
-@pytest.mark.parametrize("keywords", [{"children": "threads"}, {"transport": "pigeons"}, {"ray_options": {"a": 1}}])
+@pytest.mark.parametrize(
+    "keywords", [{"children": "threads"}, {"transport": "pigeons"}, {"ray_options": {"a": 1}}]
+)
 def test_keywords_that_cannot_be_meant_are_refused(keywords: dict[str, Any]) -> None:
     with pytest.raises(OptionError):
         executor(**keywords)
 
 
 def test_a_file_that_is_no_model_is_a_model_error(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match="nothing.onnx"):
+    with pytest.raises(ModelError, match=r"nothing\.onnx"):
         hetero.HeterogeneousExecutor(tmp_path / "nothing.onnx", ["cpu"], children="inline")
 
 

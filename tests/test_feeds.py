@@ -24,7 +24,13 @@ BASE = np.arange(48, dtype=np.float32).reshape(6, 8)
 
 @pytest.mark.parametrize(
     "x",
-    [BASE[:, :4], BASE[::-2, 4:], BASE.T[:4].T, np.zeros((0, 4), np.float32), np.broadcast_to(BASE[0, :4], (9, 4))],
+    [
+        BASE[:, :4],
+        BASE[::-2, 4:],
+        BASE.T[:4].T,
+        np.zeros((0, 4), np.float32),
+        np.broadcast_to(BASE[0, :4], (9, 4)),
+    ],
     ids=["strided", "reversed", "transposed", "zero-size", "broadcast"],
 )
 def test_arrays_of_any_strides_come_through_as_they_are(x: np.ndarray) -> None:

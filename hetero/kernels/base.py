@@ -59,11 +59,11 @@ class KernelDef:
     `values` are the inputs whose *value* decides the output's shape (Reshape's shape, Slice's starts…): the runtime
     hands their specs over with `.value` set (a host array), whatever provider the data lives on.
     `portable`: uses nothing but the array module, so it runs on every provider. `metadata`: the result follows from the
-    input specs alone and the bound call reads no input (Shape, Size), so that it is known whenever shapes are. `strided`: every
-    element of a result comes from the same few operations whatever the operands' strides, so the bits do not depend on
-    them (elementwise arithmetic, copies). Sums, products of matrices and vectorised transcendentals are not like that:
-    the runtime hands them contiguous operands only, so that a value gives the same bits as a view and as a copy that
-    came from another child.
+    input specs alone and the bound call reads no input (Shape, Size), so that it is known whenever shapes are.
+    `strided`: every element of a result comes from the same few operations whatever the operands' strides, so the bits
+    do not depend on them (elementwise arithmetic, copies). Sums, products of matrices and vectorised transcendentals
+    are not like that: the runtime hands them contiguous operands only, so that a value gives the same bits as a view and
+    as a copy that came from another child.
     """
 
     domain: str

@@ -29,7 +29,9 @@ class RandomModel:
     nodes: tuple[str, ...]
 
     def __repr__(self) -> str:
-        return "\n".join(f"{n.op_type}({', '.join(n.input)}) -> {', '.join(n.output)}" for n in self.proto.graph.node)
+        return "\n".join(
+            f"{n.op_type}({', '.join(n.input)}) -> {', '.join(n.output)}" for n in self.proto.graph.node
+        )
 
 
 _CONSTANTS: dict[str, np.ndarray] = {

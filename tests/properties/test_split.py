@@ -24,7 +24,9 @@ def bits(results: dict[str, np.ndarray]) -> dict[str, bytes]:
 
 @SLOW
 @given(models(), st.data())
-def test_any_split_gives_the_bits_of_the_whole_graph_on_the_cpu(model: RandomModel, data: st.DataObject) -> None:
+def test_any_split_gives_the_bits_of_the_whole_graph_on_the_cpu(
+    model: RandomModel, data: st.DataObject
+) -> None:
     where = ["cpu", "sim:0", "sim:1"]
     deal = {name: data.draw(st.sampled_from(where), label=name) for name in model.nodes}
     shares = {name: [n for n, to in deal.items() if to == name] for name in where}
@@ -40,7 +42,9 @@ def test_any_split_gives_the_bits_of_the_whole_graph_on_the_cpu(model: RandomMod
 @SLOW
 @given(models())
 def test_values_are_those_of_onnxruntime(model: RandomModel) -> None:
-    session = onnxruntime.InferenceSession(model.proto.SerializeToString(), providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(
+        model.proto.SerializeToString(), providers=["CPUExecutionProvider"]
+    )
     with HeterogeneousExecutor(model.proto, ["cpu"], children="inline") as ours:
         for batch in (1, 3):
             x = feeds(batch)

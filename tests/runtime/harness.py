@@ -34,7 +34,9 @@ class Rig:
         """Run once; outputs come back on the host."""
         with np.errstate(all="ignore"):
             results = self.runner.run(list(inputs))
-        host = [r if r is None or isinstance(r, np.ndarray | list | tuple) else self._host(r) for r in results]
+        host = [
+            r if r is None or isinstance(r, np.ndarray | list | tuple) else self._host(r) for r in results
+        ]
         self.provider.synchronize()
         return host
 

@@ -57,7 +57,9 @@ def test_a_loop_stops_by_its_condition_and_stacks_its_scans(provider: str) -> No
 
 @pytest.mark.parametrize("provider", PROVIDERS)
 @pytest.mark.parametrize(("trips", "go"), [(0, True), (10, False)])
-def test_a_loop_of_no_trips_returns_its_inputs_and_typed_empty_scans(provider: str, trips: int, go: bool) -> None:
+def test_a_loop_of_no_trips_returns_its_inputs_and_typed_empty_scans(
+    provider: str, trips: int, go: bool
+) -> None:
     b, s = rig(LOOP, provider)(np.array(trips), np.array(go), f32(3), f32(6))
     assert b == 6
     assert s.shape == (0,)
@@ -66,7 +68,8 @@ def test_a_loop_of_no_trips_returns_its_inputs_and_typed_empty_scans(provider: s
 
 def test_a_body_may_hand_its_inputs_through() -> None:
     r = rig(
-        HEAD + "g (int64 M, float[2] x) => (float[2] y, int64[k] s) { t = Constant<value_int=1>() tb = Cast<to=9>(t)"
+        HEAD
+        + "g (int64 M, float[2] x) => (float[2] y, int64[k] s) { t = Constant<value_int=1>() tb = Cast<to=9>(t)"
         " y, s = Loop (M, tb, x) <body = body (int64 i, bool c, float[2] v) => (bool c, float[2] v, int64 i) { }> }"
     )
     y, s = r(np.array(3), f32([1, 2]))

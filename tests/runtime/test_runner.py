@@ -96,7 +96,9 @@ def test_terminal_layout_outputs_share_the_input_memory() -> None:
 
 
 def test_a_view_of_a_computed_value_that_leaves_the_program_costs_no_copy() -> None:
-    r = rig(HEAD + "g (float[2,3] x) => (float[2,3] y, float[3,2] t) { y = Neg(x) t = Transpose<perm=[1,0]>(y) }")
+    r = rig(
+        HEAD + "g (float[2,3] x) => (float[2,3] y, float[3,2] t) { y = Neg(x) t = Transpose<perm=[1,0]>(y) }"
+    )
     y, t = r(f32(2, 3))
     assert np.shares_memory(y, t)
     assert r.runner.statistics.view_copies == 0
@@ -121,7 +123,8 @@ def test_a_chain_of_views_keeps_its_owner_alive_until_the_last_reader(provider: 
 @pytest.mark.parametrize("switch", ["fold_constants", "in_place", "reuse_buffers"])
 def test_every_switch_off_gives_the_same_bits(provider: str, switch: str) -> None:
     text = (
-        HEAD + "g (float[n, m] x) => (float[k] y, int64[2] s) { s = Shape(x) a = Exp(x) b = Tanh(a) c = Add(b, a)"
+        HEAD
+        + "g (float[n, m] x) => (float[k] y, int64[2] s) { s = Shape(x) a = Exp(x) b = Tanh(a) c = Add(b, a)"
         " minus = Constant<value_ints=[-1]>() y = Reshape(c, minus) }"
     )
     x = f32(5, 3)
@@ -157,13 +160,16 @@ def test_shape_arithmetic_is_folded_while_shapes_hold(provider: str) -> None:
     assert r.runner.statistics.sections_built == 2
     assert r.runner.statistics.folded >= 8
     root = next(iter(r.runner._roots.values()))
-    assert len({r.program.instructions[k].op.op_type for k in root.nodes} & {"Shape", "Gather", "Concat"}) == 0
+    assert (
+        len({r.program.instructions[k].op.op_type for k in root.nodes} & {"Shape", "Gather", "Concat"}) == 0
+    )
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
 def test_an_input_that_decides_a_shape_takes_part_in_the_signature(provider: str) -> None:
     r = rig(
-        HEAD + "g (float[6] x, int64[2] shape) => (float[a, b] y) { r = Reshape(x, shape) y = Neg(r) }", provider
+        HEAD + "g (float[6] x, int64[2] shape) => (float[a, b] y) { r = Reshape(x, shape) y = Neg(r) }",
+        provider,
     )
     x = f32(6)
     for shape in ([2, 3], [3, 2], [2, 3], [-1, 1]):
@@ -219,7 +225,8 @@ def test_steady_state_allocates_no_python_objects_per_node() -> None:
     r = rig(HEAD + f"g (float[2] x) => (float[2] y) {{ v0 = Neg(x) {chain} y = Neg(v300) }}", in_place=False)
     # only the first values read the caller's array: everything in the middle must be bound for good
     inner = rig(
-        HEAD + "g (float[2] x) => (float[2] y) { v0 = Neg(x) "
+        HEAD
+        + "g (float[2] x) => (float[2] y) { v0 = Neg(x) "
         + " ".join(f"v{k + 1} = Add(v{k}, v{k})" for k in range(300))
         + " y = Neg(v300) }"
     )
