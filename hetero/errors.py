@@ -62,8 +62,7 @@ class HeteroError(Exception):
 
 
 def _rebuild(cls: type[HeteroError], message: str, state: dict[str, Any]) -> HeteroError:
-    error = cls.__new__(cls)
-    Exception.__init__(error, message)
+    error = cls(message)  # not __new__: that of MemoryError refuses subclasses
     error.__dict__.update(state)
     return error
 

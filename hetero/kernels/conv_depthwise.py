@@ -119,15 +119,15 @@ def depthwise(
                     t = 0
                     # Slices, not index sums: numba checks a sum for wrapping round below zero, which stops SIMD.
                     while t + 9 <= taps:
-                        b0 = b[s + offsets[t] :][:n]
-                        b1 = b[s + offsets[t + 1] :][:n]
-                        b2 = b[s + offsets[t + 2] :][:n]
-                        b3 = b[s + offsets[t + 3] :][:n]
-                        b4 = b[s + offsets[t + 4] :][:n]
-                        b5 = b[s + offsets[t + 5] :][:n]
-                        b6 = b[s + offsets[t + 6] :][:n]
-                        b7 = b[s + offsets[t + 7] :][:n]
-                        b8 = b[s + offsets[t + 8] :][:n]
+                        b0 = b[s + offsets[t] : s + offsets[t] + n]
+                        b1 = b[s + offsets[t + 1] : s + offsets[t + 1] + n]
+                        b2 = b[s + offsets[t + 2] : s + offsets[t + 2] + n]
+                        b3 = b[s + offsets[t + 3] : s + offsets[t + 3] + n]
+                        b4 = b[s + offsets[t + 4] : s + offsets[t + 4] + n]
+                        b5 = b[s + offsets[t + 5] : s + offsets[t + 5] + n]
+                        b6 = b[s + offsets[t + 6] : s + offsets[t + 6] + n]
+                        b7 = b[s + offsets[t + 7] : s + offsets[t + 7] + n]
+                        b8 = b[s + offsets[t + 8] : s + offsets[t + 8] + n]
                         v0, v1, v2, v3, v4 = v[t], v[t + 1], v[t + 2], v[t + 3], v[t + 4]
                         v5, v6, v7, v8 = v[t + 5], v[t + 6], v[t + 7], v[t + 8]
                         for q in range(n):
@@ -145,17 +145,17 @@ def depthwise(
                             )
                         t += 9
                     while t + 5 <= taps:
-                        b0 = b[s + offsets[t] :][:n]
-                        b1 = b[s + offsets[t + 1] :][:n]
-                        b2 = b[s + offsets[t + 2] :][:n]
-                        b3 = b[s + offsets[t + 3] :][:n]
-                        b4 = b[s + offsets[t + 4] :][:n]
+                        b0 = b[s + offsets[t] : s + offsets[t] + n]
+                        b1 = b[s + offsets[t + 1] : s + offsets[t + 1] + n]
+                        b2 = b[s + offsets[t + 2] : s + offsets[t + 2] + n]
+                        b3 = b[s + offsets[t + 3] : s + offsets[t + 3] + n]
+                        b4 = b[s + offsets[t + 4] : s + offsets[t + 4] + n]
                         v0, v1, v2, v3, v4 = v[t], v[t + 1], v[t + 2], v[t + 3], v[t + 4]
                         for q in range(n):
                             a[q] = a[q] + v0 * b0[q] + v1 * b1[q] + v2 * b2[q] + v3 * b3[q] + v4 * b4[q]
                         t += 5
                     while t < taps:
-                        b0 = b[s + offsets[t] :][:n]
+                        b0 = b[s + offsets[t] : s + offsets[t] + n]
                         v0 = v[t]
                         for q in range(n):
                             a[q] += v0 * b0[q]

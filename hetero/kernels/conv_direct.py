@@ -160,12 +160,12 @@ def direct(
             # Slices, not index sums: numba checks a sum for wrapping round below zero, which stops SIMD. Four maps by
             # six taps was the fastest of the tilings tried: 24 multiply-adds for 14 loads and stores.
             while d + 6 <= depth:
-                b0 = b[offsets[d] :][:length]
-                b1 = b[offsets[d + 1] :][:length]
-                b2 = b[offsets[d + 2] :][:length]
-                b3 = b[offsets[d + 3] :][:length]
-                b4 = b[offsets[d + 4] :][:length]
-                b5 = b[offsets[d + 5] :][:length]
+                b0 = b[offsets[d] : offsets[d] + length]
+                b1 = b[offsets[d + 1] : offsets[d + 1] + length]
+                b2 = b[offsets[d + 2] : offsets[d + 2] + length]
+                b3 = b[offsets[d + 3] : offsets[d + 3] + length]
+                b4 = b[offsets[d + 4] : offsets[d + 4] + length]
+                b5 = b[offsets[d + 5] : offsets[d + 5] + length]
                 p0, p1, p2, p3, p4, p5 = w0[d], w0[d + 1], w0[d + 2], w0[d + 3], w0[d + 4], w0[d + 5]
                 q0, q1, q2, q3, q4, q5 = w1[d], w1[d + 1], w1[d + 2], w1[d + 3], w1[d + 4], w1[d + 5]
                 s0, s1, s2, s3, s4, s5 = w2[d], w2[d + 1], w2[d + 2], w2[d + 3], w2[d + 4], w2[d + 5]
@@ -178,7 +178,7 @@ def direct(
                     a3[q] = a3[q] + t0 * x0 + t1 * x1 + t2 * x2 + t3 * x3 + t4 * x4 + t5 * x5
                 d += 6
             while d < depth:
-                b0 = b[offsets[d] :][:length]
+                b0 = b[offsets[d] : offsets[d] + length]
                 p0, q0, s0, t0 = w0[d], w1[d], w2[d], w3[d]
                 for q in range(length):
                     x0 = b0[q]

@@ -32,6 +32,7 @@ _CODES = {
     "i8": "int64",
     "b1": "boolean",
 }
+_CODE_OF = {name: code for code, name in _CODES.items()}
 _lock = threading.RLock()
 
 
@@ -75,7 +76,7 @@ def inline(function: _T) -> _T:
 class Jitted:
     """A function with a compiled serial variant, a compiled parallel one, and a NumPy twin.
 
-    Each variant is compiled when it is first asked for, and cached on disk.
+    Each variant is compiled when it is first asked for (seconds), and cached on disk (then milliseconds).
     """
 
     def __init__(
@@ -84,26 +85,29 @@ class Jitted:
         self.function = function
         self.signatures = signatures
         self.twin = twin
-        self._variants: dict[bool, Any] = {}
+        self._variants: dict[tuple[bool, str], Any] = {}
 
     def variant(self, *arrays: Any, parallel: bool = False) -> Callable[..., None]:
         """What to call for these arrays: compiled code, or the twin where it cannot be used.
 
-        `arrays` are those that will be passed, None allowed: one that is not aligned to its items (a mapped
-        file may hold such) goes to the twin.
+        `arrays` are those that will be passed, the function's first among them: its dtype chooses the signature. One
+        that is not aligned to its items (a mapped file may hold such) goes to the twin, as do dtypes without one.
         """
-        if not enabled() or not all(a is None or a.flags.aligned for a in arrays):
+        if not enabled() or not all(a.flags.aligned for a in arrays):
             return self.twin
-        parallel = parallel and _numba()[1]
-        found = self._variants.get(parallel)
+        key = (parallel and _numba()[1], _CODE_OF.get(arrays[0].dtype.name, ""))
+        found = self._variants.get(key)
         if found is None:
             with _lock:
-                found = self._variants.get(parallel)
+                found = self._variants.get(key)
                 if found is None:
-                    found = self._variants[parallel] = self._compile(parallel)
+                    found = self._variants[key] = self._compile(*key)
         return found  # type: ignore[no-any-return]
 
-    def _compile(self, parallel: bool) -> Any:
+    def _compile(self, parallel: bool, code: str) -> Any:
+        chosen = [s for s in self.signatures if s.startswith(f"{code}[")]
+        if not chosen:
+            return self.twin
         numba = _numba()[0]
         options = {
             "nogil": True,
@@ -115,7 +119,7 @@ class Jitted:
         function = _rebound(self.function, numba, options | {"parallel": False})
         if parallel:  # the two variants must not share one cache file
             function.__qualname__ += "_parallel"
-        signatures = [_signature(numba, s) for s in self.signatures]
+        signatures = [_signature(numba, s) for s in chosen]
         try:
             return numba.njit(signatures, cache=True, **options)(function)
         except RuntimeError:  # no folder to write the cache to
@@ -140,8 +144,7 @@ def _signature(numba: Any, text: str) -> Any:
     arguments = []
     for part in text.split(","):
         match = _ARGUMENT.fullmatch(part.strip())
-        if match is None or match["dtype"] not in _CODES:
-            raise ValueError(f"{part!r} is no argument of a jitted function")
+        assert match is not None, "jit has looked at it"
         dtype = getattr(numba.types, _CODES[match["dtype"]])
         if match["ndim"] is None:
             arguments.append(dtype)
@@ -153,8 +156,14 @@ def _signature(numba: Any, text: str) -> Any:
 def jit(*signatures: str, twin: Callable[..., None]) -> Callable[[Callable[..., None]], Jitted]:
     """Compile the decorated function for `signatures`, such as "f4[3], f4[3]!, i8" (see `_signature`).
 
-    `twin` does the same with NumPy alone.
+    Their first arguments are arrays of different dtypes. `twin` does the same with NumPy alone.
+    Raises: ValueError for a signature of another form.
     """
+    for signature in signatures:
+        for part in signature.split(","):
+            match = _ARGUMENT.fullmatch(part.strip())
+            if match is None or match["dtype"] not in _CODES:
+                raise ValueError(f"{part!r} is no argument of a jitted function")
 
     def wrap(function: Callable[..., None]) -> Jitted:
         return Jitted(function, signatures, twin)

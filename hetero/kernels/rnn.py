@@ -14,6 +14,7 @@ from hetero.kernels.base import Call, Compiled, computed, given, kernel, tensor
 from hetero.kernels.operands import fail
 from hetero.kernels.rnn_activation import activations_of, clipped
 from hetero.kernels.rnn_cells import CellOperands, CellOptions, Step, gru_step, lstm_step, rnn_step
+from hetero.kernels.rnn_sequence import gru_reset_sequence, gru_sequence, lstm_sequence, sequence_serves
 from hetero.kernels.widen import NARROW, is_constant, widened
 from hetero.kernels.workspace import Part, carve, carved_bytes
 from hetero.program.operation import Operation
@@ -122,8 +123,12 @@ class Recurrence:
         recurrent_bias: Sequence[Array | None] = (None, None),
         hidden: Sequence[Array | None] = (None, None),
         before: Sequence[Call] = (),
+        recurrence: Sequence[Array] | None = None,
     ) -> Call:
-        """`recur` as in CellOperands, per direction; a None in `initial` means zeros; `before` calls run first."""
+        """`recur` as in CellOperands, per direction; a None in `initial` means zeros; `before` calls run first.
+
+        `recurrence` are the contiguous (H, G*H) behind `recur`, where that is a plain product.
+        """
         s, xp = self.s, self.xp
         pre, gates, block, active = carve(workspace, *self.parts)
         n, h = self.n_states, s.hidden
@@ -146,10 +151,16 @@ class Recurrence:
                 recur[d], states, fresh, gates, spare, weights, recurrent_bias[d], hidden[d]
             )
             step = self.cell(xp, operands, self.options[d])
-            order = range(s.steps - 1, -1, -1) if backwards else range(s.steps)
-            walk = [(t, pre[t], None if y is None else y[t, d]) for t in order]
             firsts = [None if a is None else a[d] for a in starts]
             ends = [None if a is None else a[d] for a in lasts]
+            plain = recurrence is not None and weights is None and lengths is None and not s.batch_first
+            if recurrence is not None and plain and self._whole(d):
+                runs.append(
+                    self._sequence(d, operands, recurrence[d], pre, y, project(d, x, pre), firsts, ends)
+                )
+                continue
+            order = range(s.steps - 1, -1, -1) if backwards else range(s.steps)
+            walk = [(t, pre[t], None if y is None else y[t, d]) for t in order]
             runs.append(
                 self._direction(project(d, x, pre), step, walk, states, fresh, firsts, ends, lengths, active)
             )
@@ -159,6 +170,52 @@ class Recurrence:
                 act()
             for run in runs:
                 run()
+
+        return call
+
+    def _whole(self, d: int) -> bool:
+        s = self.s
+        usual = self.options[d].plain and self.cell is not rnn_step
+        return usual and sequence_serves(s.gates, s.hidden, s.batch, self.dtype, self.xp)
+
+    def _sequence(
+        self,
+        d: int,
+        o: CellOperands,
+        r: Array,
+        pre: Array,
+        y: Array | None,
+        project: Call,
+        firsts: Sequence[Array | None],
+        ends: Sequence[Array | None],
+    ) -> Call:
+        """All steps of one direction in one compiled call."""
+        backwards = int(self.s.reversed[d])
+        target = np.empty((0, 1, 1, 1), self.dtype) if y is None else y
+        act: Call
+        if self.n_states == 2:
+            act = partial(lstm_sequence.variant(r), pre, r, *o.states, target, d, backwards, o.gates)
+        elif self.options[d].linear_before_reset:
+            bias = np.zeros(self.s.hidden, self.dtype) if o.recurrent_bias is None else o.recurrent_bias
+            act = partial(
+                gru_sequence.variant(r, bias), pre, r, bias, *o.states, target, d, backwards, o.gates
+            )
+        else:
+            act = partial(gru_reset_sequence.variant(r), pre, r, *o.states, target, d, backwards, o.gates)
+        moves = [(state, first) for state, first in zip(o.states, firsts, strict=True)]
+        results = [(end, state) for state, end in zip(o.states, ends, strict=True) if end is not None]
+
+        def call() -> None:
+            if len(pre):
+                project()
+            for state, first in moves:
+                if first is None:
+                    state.fill(0)
+                else:
+                    np.copyto(state, first)
+            act()
+            for end, state in results:
+                np.copyto(end, state)
 
         return call
 
@@ -237,14 +294,14 @@ def _recurrent(
         for acts in activations_of(op, defaults, n)
     ]
     loop = Recurrence(op, s, x.dtype, xp, options)
-    bias_part: Part = ((n, wide), x.dtype)
+    parts: tuple[Part, ...] = (((n, wide), x.dtype), ((n, s.hidden, wide), x.dtype))
 
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Call:
         def operand(index: int) -> Array | None:
             return inputs[index] if index < len(inputs) else None
 
-        (bias,) = carve(workspace, bias_part)
-        scratch = None if workspace is None else workspace[carved_bytes(bias_part) :]
+        bias, recurrence = carve(workspace, *parts)
+        scratch = None if workspace is None else workspace[carved_bytes(*parts) :]
         both = operand(3)
         before: list[Call] = []
         shifts: list[Array | None] = [None] * n
@@ -260,7 +317,11 @@ def _recurrent(
             if linear:
                 shifts = [both[d, wide + 2 * s.hidden :] for d in range(n)]
         weights = [a.swapaxes(0, 1) for a in inputs[1]]
-        recurrence = [_transposed(xp, a) for a in inputs[2]]
+        # Always laid out anew, constant or not: a product with a transposed view may differ in its last bits.
+        if is_constant(inputs[2]):
+            recurrence = np.ascontiguousarray(inputs[2].swapaxes(1, 2))
+        else:
+            before.append(partial(xp.copyto, recurrence, inputs[2].swapaxes(1, 2)))
 
         def project(d: int, sequence: Array, target: Array) -> Call:
             shift = None if both is None else bias[d]
@@ -287,23 +348,19 @@ def _recurrent(
             recurrent_bias=shifts,
             hidden=[a[:, 2 * s.hidden :] for a in recurrence] if op.op_type == "GRU" else (None, None),
             before=before,
+            recurrence=recurrence,
         )
 
     return computed(
         output_specs(op, s, x.dtype, loop.n_states),
         bind,
         contiguous=(0, 3),
-        workspace_bytes=carved_bytes(bias_part, *loop.parts),
+        workspace_bytes=carved_bytes(*parts, *loop.parts),
     )
 
 
 def _product(matmul: Any, weights: Array, state: Array, target: Array) -> None:
     matmul(state, weights, out=target)
-
-
-def _transposed(xp: Any, r: Array) -> Array:
-    """R (G*H, H) as (H, G*H): laid out anew where it is constant, for the product of one row with it is fastest so."""
-    return np.ascontiguousarray(r.T) if is_constant(r) else r.swapaxes(0, 1)
 
 
 @kernel("RNN", versions=(7, 14, 22))

@@ -44,6 +44,12 @@ class CellOptions:
     input_forget: bool = False
     linear_before_reset: bool = False
 
+    @property
+    def plain(self) -> bool:
+        """Whether these are the operator's defaults for LSTM or GRU, which compiled code knows."""
+        usual = list(self.activations) in ([sigmoid, tanh, tanh], [sigmoid, tanh])
+        return usual and self.clip is None and not self.input_forget
+
 
 def _clip(xp: Any, a: Array, clip: float | None) -> None:
     if clip is not None:
@@ -67,8 +73,7 @@ def lstm_step(xp: Any, o: CellOperands, how: CellOptions) -> Step:
     """Gates in the order input, output, forget, cell."""
     (h, c), (h_new, c_new) = o.states, o.fresh
     f, g, k = how.activations
-    plain = (f, g, k) == (sigmoid, tanh, tanh) and how.clip is None and not how.input_forget
-    if plain and o.peepholes is None and isinstance(h, np.ndarray) and h.dtype == np.float32:
+    if how.plain and o.peepholes is None and isinstance(h, np.ndarray) and h.dtype == np.float32:
         fused = lstm_gates.variant(o.gates, c, h_new, c_new)
 
         def fast(pre: Array) -> None:
@@ -117,13 +122,7 @@ def gru_step(xp: Any, o: CellOperands, how: CellOptions) -> Step:
     size = h.shape[1]
     z, r, n = (o.gates[:, k * size : (k + 1) * size] for k in range(3))
     linear, shift = how.linear_before_reset, o.recurrent_bias
-    if (
-        linear
-        and (f, g) == (sigmoid, tanh)
-        and how.clip is None
-        and isinstance(h, np.ndarray)
-        and h.dtype == np.float32
-    ):
+    if linear and how.plain and isinstance(h, np.ndarray) and h.dtype == np.float32:
         bias = np.zeros(size, np.float32) if shift is None else shift
         fused = gru_gates.variant(o.gates, h, bias, fresh)
 

@@ -32,22 +32,24 @@ def add_product(g: Any, h: Any, r: Any, first: int, count: int) -> None:
     a = g[:count]
     while k + 4 <= size:
         h0, h1, h2, h3 = h[k], h[k + 1], h[k + 2], h[k + 3]
-        r0 = r[k][first:][:count]
-        r1 = r[k + 1][first:][:count]
-        r2 = r[k + 2][first:][:count]
-        r3 = r[k + 3][first:][:count]
+        r0 = r[k][first : first + count]
+        r1 = r[k + 1][first : first + count]
+        r2 = r[k + 2][first : first + count]
+        r3 = r[k + 3][first : first + count]
         for q in range(count):
             a[q] = a[q] + h0 * r0[q] + h1 * r1[q] + h2 * r2[q] + h3 * r3[q]
         k += 4
     while k < size:
         h0 = h[k]
-        r0 = r[k][first:][:count]
+        r0 = r[k][first : first + count]
         for q in range(count):
             a[q] += h0 * r0[q]
         k += 1
 
 
-def _lstm_numpy(pre: Array, r: Array, h: Array, c: Array, y: Array, d: int, backwards: int, gates: Array) -> None:
+def _lstm_numpy(
+    pre: Array, r: Array, h: Array, c: Array, y: Array, d: int, backwards: int, gates: Array
+) -> None:
     for s in range(len(pre)):
         t = len(pre) - 1 - s if backwards else s
         np.matmul(h, r, out=gates)
@@ -81,7 +83,9 @@ def lstm_sequence(
                 y[t, d, b, :] = state
 
 
-def _gru_numpy(pre: Array, r: Array, bias: Array, h: Array, y: Array, d: int, backwards: int, gates: Array) -> None:
+def _gru_numpy(
+    pre: Array, r: Array, bias: Array, h: Array, y: Array, d: int, backwards: int, gates: Array
+) -> None:
     for s in range(len(pre)):
         t = len(pre) - 1 - s if backwards else s
         np.matmul(h, r, out=gates)

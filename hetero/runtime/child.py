@@ -6,6 +6,7 @@ import dataclasses
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -84,12 +85,10 @@ class ChildExecutor:
             try:
                 with np.errstate(all="ignore"):
                     sent = self._run(task, step, parcels)
-            except HeteroError as error:
-                self._steps.pop(step, None)
-                error.at(device=self.provider.name, step=step)
-                raise
-            except BaseException:
-                self._steps.pop(step, None)
+            except BaseException as error:
+                self._abandon(step)
+                if isinstance(error, HeteroError):
+                    error.at(device=self.provider.name, step=step)
                 raise
             ended = time.perf_counter()
             self._calls += 1
@@ -134,7 +133,15 @@ class ChildExecutor:
     def drop(self, step: int) -> None:
         """Forget a step that failed elsewhere."""
         with self._lock:
-            self._steps.pop(step, None)
+            if step in self._steps and not self._closed:
+                self._abandon(step)
+
+    def _abandon(self, step: int) -> None:
+        """Drop a failed step's values, and what it left on the stream: neither its memory nor its errors may meet the
+        next step."""
+        self._steps.pop(step, None)
+        with suppress(HeteroError):  # the step has its error already
+            self.provider.synchronize()
 
     def take_spans(self) -> list[Span]:
         """The spans recorded since the last call."""

@@ -8,9 +8,12 @@ import pytest
 
 from actors.cluster import RayLease, ensure_ray
 
+STORE_BYTES = 128 << 20
+"""So small that what is too much for a store is quickly made."""
+
 
 @pytest.fixture(scope="session")
 def local_ray() -> Iterator[RayLease]:
-    lease = ensure_ray(store_bytes=512 << 20)
+    lease = ensure_ray(store_bytes=STORE_BYTES)
     yield lease
     lease.release()

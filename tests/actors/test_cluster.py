@@ -118,28 +118,6 @@ def test_a_local_ray_leaves_nothing_when_closed_nor_after_ctrl_c(tmp_path: Path)
 
 
 @pytest.mark.ray
-@pytest.mark.timeout(90)
-def test_outputs_of_twice_the_store_complete() -> None:
-    """68 outputs of 4 MiB in one step, all wanted at once, in a store of 128 MiB."""
-    process = python(
-        """
-    count = 68
-    names = [f"y{k}" for k in range(count)]
-    text = ('<ir_version: 9, opset_import: ["": 17]> g (float[n] x) => (' + ", ".join(f"float[n] {n}" for n in names)
-            + ") { a = Neg(x) " + " ".join(f"{n} = Exp(a) " if k % 2 else f"{n} = Neg(a) "
-            for k, n in enumerate(names)) + "}")
-    with executor(ray_options={"store_bytes": 128 << 20}) as ex:
-        x = np.zeros(1 << 20, np.float32)
-        out = ex.run({"x": x})
-        assert len(out) == count
-        assert all(out[n][[0, -1]].tolist() == ([1, 1] if k % 2 else [0, 0]) for k, n in enumerate(names))
-    """
-    )
-    _, complaint = process.communicate(timeout=85)
-    assert process.returncode == 0, complaint
-
-
-@pytest.mark.ray
 def test_leases_share_one_ray_and_only_the_last_stops_it(local_ray: RayLease) -> None:
     first, second = ensure_ray(), ensure_ray()
     assert first.ours

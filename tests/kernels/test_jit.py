@@ -61,11 +61,16 @@ def test_an_unaligned_array_goes_to_the_twin() -> None:
     raw = np.zeros(4 * 4 + 1, np.uint8)
     x = raw[1:].view(np.float32).reshape(2, 2)
     assert not x.flags.aligned
-    assert scaled.variant(x, None) is _twin
+    assert scaled.variant(x) is _twin
 
 
-@pytest.mark.parametrize("text", ["f4[2", "f4[0]", "x4[1]!", "f4!"])
-def test_a_malformed_signature_is_refused(text: str) -> None:
+def test_a_dtype_without_a_signature_goes_to_the_twin() -> None:
     x, _ = operands()
+    assert scaled.variant(x.astype(np.float64)) is _twin
+    assert scaled.variant(x.astype(np.float16)) is _twin
+
+
+@pytest.mark.parametrize("text", ["f4[2", "f4[0]", "x4[1]!", "f4!", ""])
+def test_a_malformed_signature_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="no argument"):
-        jit(text, twin=_twin)(scaled.function).variant(x)
+        jit(text, twin=_twin)

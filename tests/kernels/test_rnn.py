@@ -162,3 +162,38 @@ def test_operands_of_other_shapes_and_dtypes_are_refused() -> None:
             compile_op("LSTM", wrong, opset=14, hidden_size=4)
     with pytest.raises(UnsupportedError, match="int32"):
         compile_op("LSTM", [x.astype(np.int32) for x in inputs[:3]], opset=14, hidden_size=4)
+
+
+@pytest.mark.parametrize("compiled", [True, False], ids=["compiled", "twin"])
+@pytest.mark.parametrize("hidden", [1, 7, 64, 150], ids=["one", "odd", "one loop", "step by step"])
+@pytest.mark.parametrize(("op_type", "linear"), [("LSTM", None), ("GRU", 0), ("GRU", 1)])
+def test_every_route_agrees_with_onnxruntime(
+    op_type: str, linear: int | None, hidden: int, compiled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not compiled:
+        monkeypatch.setenv("HETERO_JIT", "0")
+    attributes: dict[str, Any] = {"hidden_size": hidden, "direction": "bidirectional"}
+    if linear is not None:
+        attributes["linear_before_reset"] = linear
+    x, w, r, b, _, *states = operands(op_type, 7, 3, 4, hidden, 2)
+    n_outputs = 3 if op_type == "LSTM" else 2
+    inputs = [x, w, r / hidden**0.5, b, None, *states[: n_outputs - 1]]
+    check_op(op_type, inputs, opset=14, n_outputs=n_outputs, rtol=1e-3, atol=1e-5, **attributes)
+    inputs = [*inputs[:3], None, *inputs[4:]]
+    check_op(op_type, inputs, opset=14, n_outputs=n_outputs, omit=(0,), rtol=1e-3, atol=1e-5, **attributes)
+
+
+@pytest.mark.parametrize("op_type", ["LSTM", "GRU"])
+def test_constant_and_variable_weights_give_the_same_bits(op_type: str) -> None:
+    inputs = operands(op_type, 5, 2, 3, 6)[:4]
+    _, compiled = compile_op(op_type, inputs, opset=14, hidden_size=6)
+    found = set()
+    for writeable in (True, False):
+        bound = [x.copy() for x in inputs]
+        for x in bound:
+            x.flags.writeable = writeable
+        y = np.empty((5, 1, 2, 6), np.float32)
+        assert compiled.bind is not None
+        compiled.bind(bound, [y], np.empty(compiled.workspace_bytes, np.uint8))()
+        found.add(y.tobytes())
+    assert len(found) == 1

@@ -223,13 +223,13 @@ def test_a_loop_on_one_child_moves_nothing_between_children() -> None:
     assert dispatch["expand"] is Dispatch.BACKEND
 
 
-def test_inputs_with_a_default_are_inputs_of_the_plan() -> None:
+def test_inputs_with_a_default_are_constants_that_their_child_holds() -> None:
     nodes = [helper.make_node("Add", ["x", "w"], ["y"])]
     proto = model(nodes, [value("x", 2), value("w", 2)], [value("y", 2)], {"w": np.ones(2, np.float32)})
     plan = plan_model(load_model(proto), [FakeProvider("cpu")])
-    assert [p.name for p in plan.inputs] == ["x", "w"]
-    assert plan.parcels[0].values == ("x", "w")
-    assert plan.weights == ((),)
+    assert [p.name for p in plan.inputs] == ["x"]
+    assert plan.parcels[0].values == ("x",)
+    assert plan.weights == (("w",),)
 
 
 @settings(max_examples=120, deadline=None)

@@ -44,8 +44,21 @@ def test_the_least_recently_used_goes_first() -> None:
     assert len(cache) == 2
 
 
-def test_a_large_value_is_held_so_that_its_identity_stays_unique() -> None:
+def test_a_large_constant_is_held_so_that_its_identity_stays_unique() -> None:
     cache = KernelCache(8)
-    first = cache.get("n", [TensorSpec(F32, (4000,), np.zeros(4000, np.float32))], Compiled)
-    for _ in range(20):
-        assert cache.get("n", [TensorSpec(F32, (4000,), np.ones(4000, np.float32))], Compiled) is not first
+    kernels: list[Compiled] = []
+    for _ in range(8):
+        weight = np.zeros(4000, np.float32)
+        weight.flags.writeable = False
+        kernels.append(cache.get("n", [TensorSpec(F32, (4000,), weight)], Compiled))
+        assert cache.get("n", [TensorSpec(F32, (4000,), weight)], Compiled) is kernels[-1]
+    assert len(set(map(id, kernels))) == 8
+
+
+def test_a_large_value_of_one_run_is_not_kept() -> None:
+    cache = KernelCache(8)
+    passing = np.zeros(4000, np.float32)
+    first = cache.get("n", [TensorSpec(F32, (4000,), passing)], Compiled)
+    passing[0] = 1  # the caller's array, changed in place: another kernel
+    assert cache.get("n", [TensorSpec(F32, (4000,), passing)], Compiled) is not first
+    assert len(cache) == 0
