@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import pkgutil
 
 
+@functools.cache
 def load_all() -> None:
     """Import every family so that its kernels are registered. Later calls do nothing."""
     for module in pkgutil.iter_modules(__path__):

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hetero.kernels.base import KernelDef, lookup
+from hetero.kernels.base import KernelDef
 from hetero.program.program import NO_SLOT, Dispatch, Instruction, Program
+from hetero.providers.lookup import find
 from hetero.types import DataType, OptionalType, SequenceType, TensorType
 
 _INTEGERS = frozenset({DataType.INT64, DataType.INT32, DataType.BOOL})
@@ -29,7 +30,7 @@ class Analysis:
 
 def analyse(program: Program) -> Analysis:
     """Linear in the number of instructions."""
-    kernels = tuple(lookup(i.op.domain, i.op.op_type, i.op.version) for i in program.instructions)
+    kernels = tuple(find(i.op) for i in program.instructions)
     return Analysis(_escaping(program), _dying(program), _value_inputs(program, kernels), kernels)
 
 

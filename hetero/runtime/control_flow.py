@@ -1,4 +1,4 @@
-"""If, Loop, Scan and SequenceMap over body programs, which are bound once per signature and reused over iterations."""
+"""If, Loop and Scan over body programs, which are bound once per signature and reused over iterations."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hetero.errors import KernelError, UnsupportedError
 from hetero.kernels.base import dynamic
 from hetero.program.program import Instruction, Program
 from hetero.runtime.runner import Runner
-from hetero.types import SequenceType, SequenceValue, TensorType, numpy_dtype
+from hetero.types import TensorType, numpy_dtype
 
 if TYPE_CHECKING:
     from hetero.providers.base import Provider
@@ -185,34 +185,7 @@ class Scan(ControlFlow):
         return (*state, *stacked)
 
 
-class SequenceMap(ControlFlow):
-    """The body for each element of a sequence. ONNX SequenceMap-17."""
-
-    def run(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
-        program = self.program("body")
-        operands, captures = inputs[: self.n_inputs], inputs[self.n_inputs :]
-        length = len(operands[0])
-        for operand in operands[1:]:
-            if isinstance(operand, SequenceValue) and len(operand) != length:
-                raise KernelError(f"sequences differ in length: {length} and {len(operand)}")
-        columns: list[list[Any]] = [[] for _ in program.outputs]
-        for k in range(length):
-            arguments = [o[k] if isinstance(o, SequenceValue) else o for o in operands]
-            for column, value in zip(columns, self.body("body", [*arguments, *captures]), strict=True):
-                column.append(value)
-        return tuple(
-            SequenceValue(column, _element_dtype(port.type))
-            for column, port in zip(columns, program.outputs, strict=True)
-        )
-
-
-def _element_dtype(declared: object) -> Any:
-    if isinstance(declared, SequenceType):
-        declared = declared.element
-    return numpy_dtype(declared.dtype) if isinstance(declared, TensorType) and declared.dtype else None
-
-
-_FLOWS: dict[str, type[ControlFlow]] = {"If": If, "Loop": Loop, "Scan": Scan, "SequenceMap": SequenceMap}
+_FLOWS: dict[str, type[ControlFlow]] = {"If": If, "Loop": Loop, "Scan": Scan}
 
 
 def control_flow(instruction: Instruction, context: Context, depth: int) -> ControlFlow:
