@@ -26,10 +26,12 @@ $(VENV)/.made:
 
 $(VENV)/.demo: $(VENV)/.made pyproject.toml
 	$(PIP) install --editable '.[demo]'
+	$(BIN)/python -m hetero.kernels
 	touch $@
 
 $(VENV)/.test: $(VENV)/.made pyproject.toml
 	$(PIP) install --editable '.[test]'
+	$(BIN)/python -m hetero.kernels
 	touch $@
 
 clean:

@@ -11,4 +11,5 @@ import pkgutil
 def load_all() -> None:
     """Import every family so that its kernels are registered. Later calls do nothing."""
     for module in pkgutil.iter_modules(__path__):
-        importlib.import_module(f"{__name__}.{module.name}")
+        if module.name != "__main__":
+            importlib.import_module(f"{__name__}.{module.name}")

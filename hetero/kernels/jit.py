@@ -34,6 +34,7 @@ _CODES = {
 }
 _CODE_OF = {name: code for code, name in _CODES.items()}
 _lock = threading.RLock()
+_every: list[Jitted] = []
 
 
 def enabled() -> bool:
@@ -86,6 +87,13 @@ class Jitted:
         self.signatures = signatures
         self.twin = twin
         self._variants: dict[tuple[bool, str], Any] = {}
+        _every.append(self)
+
+    def compile(self) -> None:
+        """Compile every variant that this machine can use, into the cache on disk."""
+        for code in dict.fromkeys(s.split("[")[0] for s in self.signatures):
+            for parallel in {False, _numba()[1] and "prange" in self.function.__code__.co_names}:
+                self._variants.setdefault((parallel, code), self._compile(parallel, code))
 
     def variant(self, *arrays: Any, parallel: bool = False) -> Callable[..., None]:
         """What to call for these arrays: compiled code, or the twin where it cannot be used.
@@ -169,3 +177,13 @@ def jit(*signatures: str, twin: Callable[..., None]) -> Callable[[Callable[..., 
         return Jitted(function, signatures, twin)
 
     return wrap
+
+
+def compile_all() -> int:
+    """Compile every jitted function that was imported, so that no step ever waits for it. Returns how many there are;
+    0 where nothing is compiled."""
+    if not enabled():
+        return 0
+    for function in _every:
+        function.compile()
+    return len(_every)

@@ -20,8 +20,18 @@ FLOAT32 = np.dtype(np.float32)
 
 
 def is_constant(array: Any) -> bool:
-    """Whether what is derived from the array may be kept between calls: weights are bound read-only, once."""
-    return isinstance(array, np.ndarray) and not array.flags.writeable
+    """Whether what is derived from the array may be kept between calls: weights are bound read-only, once.
+
+    A read-only view of memory that can be written (a broadcast, a caller's own precaution) is none: nobody may write
+    it through the view, but what it shows changes all the same.
+    """
+    while isinstance(array, np.ndarray):
+        if array.flags.writeable:
+            return False
+        if array.base is None:
+            return True
+        array = array.base
+    return array is not None
 
 
 def widened(inner: CompileFunction, op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:

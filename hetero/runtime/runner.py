@@ -154,7 +154,8 @@ class Runner:
     # -- running -------------------------------------------------------------------------------------------------
     def run(self, inputs: Sequence[Any]) -> list[Any]:
         """Outputs for inputs, both in the program's order: arrays of the provider (or host arrays, which a device
-        provider uploads), SequenceValue, or None. Outputs are the caller's; inputs are only borrowed."""
+        provider uploads), SequenceValue, or None. Outputs are the caller's; inputs are only borrowed. The caller holds
+        np.errstate(all="ignore"), so that no kernel has to."""
         table = self.table.values
         self._watch_values()
         try:

@@ -13,6 +13,7 @@ import numpy as np
 
 from hetero.errors import HeteroError, KernelError, MemoryLimitError, UnsupportedError
 from hetero.kernels.base import Call, Compiled, KernelDef
+from hetero.kernels.quiet import bare
 from hetero.program.program import NO_SLOT, Dispatch, Instruction
 from hetero.providers.base import Buffer, Provider
 from hetero.runtime.arena import Lease
@@ -334,7 +335,7 @@ class Builder:
         else:
             inputs = [self._array(o) for o in operands]
             self._make_contiguous(operands, inputs, compiled, scratch)
-            self._step(self.provider.bind(compiled, inputs, outputs, workspace))
+            self._step(bare(self.provider.bind(compiled, inputs, outputs, workspace)))
         for buffer in scratch:
             self.lease.release(buffer)
         for index, slot, owned in taken:
@@ -418,7 +419,7 @@ class Builder:
             targets = list(stable)
             for k, s, spec in fresh:
                 table[s] = targets[k] = provider.empty(spec)
-            provider.bind(compiled, inputs, targets, workspace)()
+            bare(provider.bind(compiled, inputs, targets, workspace))()
 
         self._step(step)
         self.runner.statistics.volatile_steps += 1
