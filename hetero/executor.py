@@ -187,6 +187,8 @@ class HeterogeneousExecutor:
         if output_names is None:
             names: Sequence[str] = self._routes.output_names
         else:
+            if isinstance(output_names, str) or not isinstance(output_names, Iterable):
+                raise InputError(f"output_names must be a list of names, not {output_names!r}")
             names = list(output_names)
             unknown = [n for n in names if n not in self._routes.output_names]
             if unknown:

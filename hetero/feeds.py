@@ -115,10 +115,12 @@ def tensor(name: str, type_: TensorType, value: Any) -> HostArray:
 def _array(name: str, type_: TensorType, expected: np.dtype[Any] | None, value: Any) -> HostArray:
     text = type_.dtype is DataType.STRING
     if isinstance(value, np.ndarray):
+        if type(value) is not np.ndarray:
+            value = _plain(name, type_, value)
         if text and value.dtype.kind in "UT":
             return value.astype(object)
         if text and value.dtype == STRING:
-            return value
+            return _texts(name, type_, value)
         if value.dtype == STRING or value.dtype.kind in "MmVUST":
             if value.dtype == expected:
                 return value  # ml_dtypes' narrow types are of kind V
@@ -127,7 +129,7 @@ def _array(name: str, type_: TensorType, expected: np.dtype[Any] | None, value: 
             )
         return value
     if isinstance(value, np.generic):
-        return np.asarray(value)
+        return _array(name, type_, expected, np.asarray(value))
     if value is None or (isinstance(value, str) and not text):
         raise InputError(f"input {name!r} must be {type_}, not {value!r}", operand=name)
     if isinstance(value, str | int | float | bool | complex | list | tuple):
@@ -137,10 +139,27 @@ def _array(name: str, type_: TensorType, expected: np.dtype[Any] | None, value: 
     raise InputError(f"input {name!r} must be {type_}, not {type(value).__name__}", operand=name)
 
 
+def _plain(name: str, type_: TensorType, value: HostArray) -> HostArray:
+    """A subclass's elements: kernels index and reshape, which np.matrix and its like do in ways of their own."""
+    if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
+        raise InputError(f"input {name!r} must be {type_}, not an array with masked elements", operand=name)
+    return value.view(np.ndarray)
+
+
+def _texts(name: str, type_: TensorType, value: HostArray) -> HostArray:
+    for element in value.flat:
+        if not isinstance(element, str):
+            raise InputError(
+                f"input {name!r} must be {type_}, but holds an element of type {type(element).__name__}",
+                operand=name,
+            )
+    return value
+
+
 def _from_python(name: str, type_: TensorType, expected: np.dtype[Any] | None, value: Any) -> HostArray:
     try:
         if type_.dtype is DataType.STRING:
-            return np.array(value, dtype=object)
+            return _texts(name, type_, np.array(value, dtype=object))
         plain = np.array(value)
         if expected is None or plain.dtype == expected:
             return plain

@@ -156,10 +156,14 @@ def dft(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
 
 @kernel("STFT", versions=(17,), values=(1, 3), dispatch=Dispatch.LIBRARY)
 def stft(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
-    """[batch, frames, bins, 2]: the transform of each windowed frame of a signal [batch, length, 1 or 2]."""
+    """[batch, frames, bins, 2]: the transform of each windowed frame of a signal [batch, length, 1 or 2].
+
+    Exporters also write real signals as [batch, length], which onnxruntime takes.
+    """
     x, shape = tensor(op, specs, 0), given(specs, 2)
-    is_complex = _signal(op, x)
-    if len(x.shape) != 3:
+    flat = len(x.shape) == 2
+    is_complex = not flat and _signal(op, x)
+    if len(x.shape) not in (2, 3):
         fail(op, f"must be [batch, length, parts], has shape {list(x.shape)}", "signal")
     step = int(known_scalar(op, specs, 1, "frame_step") or 0)
     wanted = known_scalar(op, specs, 3, "frame_length")
@@ -182,7 +186,7 @@ def stft(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
         transform = xp.fft.rfft if onesided and not is_complex else xp.fft.fft
 
         def call() -> None:
-            cut = _joined(source, x.dtype)[:, at]
+            cut = _joined(source[..., None] if flat else source, x.dtype)[:, at]
             if weights is not None:
                 cut *= weights.astype(_wide(x.dtype)[0], copy=False)
             result = transform(cut, length, 2)

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import onnx_ir as ir
 
-from hetero.model.tensors import HostTensor
+from hetero.model.tensors import HostConstant, HostStrings, HostTensor
 
 _PARALLEL_BYTES = 1 << 26
 """From this size on several threads hash tensors (hashing leaves the interpreter lock)."""
@@ -32,7 +32,7 @@ def structure_digest(model: ir.Model) -> bytes:
     return state.digest()
 
 
-def model_digest(structure: bytes, tensors: Iterable[HostTensor]) -> str:
+def model_digest(structure: bytes, tensors: Iterable[HostConstant]) -> str:
     """Hex digest of the structure and of every constant's name, dtype, shape and bytes. Reads all of the weights."""
     tensors = sorted(tensors, key=lambda t: t.name or "")
     if sum(t.nbytes for t in tensors if t.dtype != ir.DataType.STRING) > _PARALLEL_BYTES:
@@ -47,7 +47,7 @@ def model_digest(structure: bytes, tensors: Iterable[HostTensor]) -> str:
     return state.hexdigest()
 
 
-def tensor_digest(tensor: HostTensor) -> bytes:
+def tensor_digest(tensor: HostConstant) -> bytes:
     """Digest of dtype, shape and elements."""
     array = tensor.numpy()
     state = hashlib.sha256(f"{tensor.dtype.name}{list(array.shape)}".encode())
@@ -112,7 +112,9 @@ def _attribute(attribute: ir.Attr) -> Iterator[str]:
     elif attribute.type in (kinds.TENSOR, kinds.TENSORS):
         tensors = [attribute.value] if attribute.type == kinds.TENSOR else attribute.value
         for tensor in tensors:
-            yield (tensor_digest(tensor) if isinstance(tensor, HostTensor) else tensor.tobytes()).hex()
+            yield (
+                tensor_digest(tensor) if isinstance(tensor, HostTensor | HostStrings) else tensor.tobytes()
+            ).hex()
     elif attribute.type == kinds.FLOAT:
         yield float(attribute.value).hex()
     elif attribute.type == kinds.FLOATS:

@@ -159,7 +159,7 @@ class _Expander:
             proto = onnx.FunctionProto.FromString(data)
             if not proto.node:
                 return None
-            _bind_outputs(proto)
+            _bind_names(proto)
             function = ir.serde.deserialize_function(proto)
             for name, attribute in schema.attributes.items():  # the body counts on the operator's defaults
                 declared = function.attributes.get(name)
@@ -189,6 +189,19 @@ class _Expander:
                             node=node.name,
                         )
 
+    def _captured(self, function: ir.Function, call: ir.Node) -> dict[ir.Value, ir.Value]:
+        """The values outside that a schema's body names (see _bind_names); a model's own function captures nothing."""
+        if function.identifier() in self.model.functions:
+            return {}
+        names = {v.name: v for v in function.inputs[len(call.inputs) :] if v.name}
+        if not names or not bodies(call):
+            return {}
+        found: dict[ir.Value, ir.Value] = {}
+        for body in bodies(call):
+            for inner in body.all_nodes():
+                found.update({names[v.name]: v for v in inner.inputs if v is not None and v.name in names})
+        return found
+
     def _replace(self, graph: ir.Graph, node: ir.Node, function: ir.Function) -> None:
         if len(node.inputs) > len(function.inputs):
             raise ModelError(
@@ -202,7 +215,7 @@ class _Expander:
                 node=node.name,
                 op=op_id(node),
             )
-        copier = _Copier(function, node)
+        copier = _Copier(function, node, self._captured(function, node))
         new_nodes = [copier.node(inner) for inner in function]
         for old, formal in zip(node.outputs, function.outputs, strict=False):
             if old.name == "" and not old.uses():
@@ -227,11 +240,25 @@ class _Expander:
         graph.remove(node, safe=True)
 
 
-def _bind_outputs(proto: onnx.FunctionProto) -> None:
-    """Bodies that depend on their call leave out optional outputs that it does not want, but still list them. As an
-    input that no call gives, such an output counts as left out."""
+def _bind_names(proto: onnx.FunctionProto) -> None:
+    """Turn names that a schema's body uses or returns without making them into inputs that no call gives.
+
+    Such are optional outputs that this call does not want, and what a body taken over from the call's attributes
+    captures (FlexAttention's): the latter are found again among the model's values, whose names are unique.
+    """
     made = {name for node in proto.node for name in node.output} | set(proto.input)
-    proto.input.extend(name for name in dict.fromkeys(proto.output) if name not in made)
+    wanted = [name for node in proto.node for name in _used(node)]
+    proto.input.extend(name for name in dict.fromkeys((*wanted, *proto.output)) if name and name not in made)
+
+
+def _used(node: onnx.NodeProto) -> Iterator[str]:
+    """Names that a node, with its bodies, takes from outside."""
+    yield from node.input
+    for attribute in node.attribute:
+        for graph in [attribute.g] if attribute.type == onnx.AttributeProto.GRAPH else attribute.graphs:
+            own = {v.name for v in graph.input} | {t.name for t in graph.initializer}
+            own.update(name for inner in graph.node for name in inner.output)
+            yield from (name for inner in graph.node for name in _used(inner) if name not in own)
 
 
 def _fitting(versions: Iterable[int], opset: int) -> int | None:
@@ -249,11 +276,12 @@ def _since(node: ir.Node, version: int) -> int | None:
 class _Copier:
     """Copies a function's nodes for one call: inputs become the call's, attribute references its attributes."""
 
-    def __init__(self, function: ir.Function, call: ir.Node) -> None:
+    def __init__(self, function: ir.Function, call: ir.Node, captured: dict[ir.Value, ir.Value]) -> None:
         self.call = call
         given = {name: a for name, a in function.attributes.items() if a.value is not None or a.is_ref()}
         self.attributes: dict[str, ir.Attr] = {**given, **call.attributes}
         self.values: dict[ir.Value, ir.Value | None] = dict.fromkeys(function.inputs)
+        self.values.update(captured)
         self.values.update(zip(function.inputs, call.inputs, strict=False))
         self.made: set[ir.Node] = set()
         self.taken: set[ir.Value] = set()

@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from hetero.errors import ModelError
 from hetero.model.source import bodies, library
-from hetero.model.tensors import HostTensor
+from hetero.model.tensors import HostStrings, HostTensor
 from hetero.types import Dim, OptionalType, SequenceType, Shape, TensorType, ValueType
 
 SMALL_BYTES = 1024
@@ -88,7 +88,8 @@ def _shape(shape: ir.Shape | None) -> Shape | None:
 def _dim(dim: int | ir.SymbolicDim) -> Dim:
     if isinstance(dim, int):
         return dim if dim >= 0 else None  # exporters write -1 for an unknown extent
-    return dim.value or None
+    # "?" and "-1" are how exporters spell an unknown extent; as symbols they would tie unrelated extents together
+    return dim.value if dim.value and any(c.isalpha() for c in dim.value) else None
 
 
 class _ContradictionError(Exception):
@@ -160,7 +161,7 @@ def _light_proto(model: ir.Model) -> onnx.ModelProto:
             ir.serde.serialize_value_into(proto.graph.output.add(), value)
         for name, value in graph.initializers.items():
             tensor = value.const_value
-            assert isinstance(tensor, HostTensor)
+            assert isinstance(tensor, HostTensor | HostStrings)
             if (
                 tensor.dtype != ir.DataType.STRING
                 and tensor.nbytes <= SMALL_BYTES

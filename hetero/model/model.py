@@ -16,7 +16,7 @@ from hetero.model.functions import check_calls
 from hetero.model.inference import infer, value_type
 from hetero.model.normalise import normalise
 from hetero.model.source import ModelSource, library, read
-from hetero.model.tensors import HostTensor
+from hetero.model.tensors import HostConstant, renamed
 from hetero.model.weights import Weights
 from hetero.types import ValueType
 
@@ -40,7 +40,7 @@ class Model:
     metadata: dict[str, str]
     weights: Weights
     _structure: bytes = field(repr=False)
-    _constants: tuple[HostTensor, ...] = field(repr=False)
+    _constants: tuple[HostConstant, ...] = field(repr=False)
     _digest: str | None = field(default=None, repr=False)
 
     @property
@@ -118,12 +118,8 @@ def _load(source: ModelSource, base_dir: str | os.PathLike[str] | None) -> Model
         weights=weights,
         _structure=structure_digest(model),
         # Copies of the handles: inlining may rename or drop an initializer.
-        _constants=tuple(_snapshot(weights.tensor(name)) for name in weights),
+        _constants=tuple(renamed(weights.tensor(name), name) for name in weights),
     )
-
-
-def _snapshot(tensor: HostTensor) -> HostTensor:
-    return HostTensor(tensor.name, tensor.dtype, tensor.shape.numpy(), tensor.numpy)
 
 
 def _outputs(graph: ir.Graph) -> tuple[tuple[str, ValueType | None], ...]:

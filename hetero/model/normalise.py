@@ -12,7 +12,7 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 from hetero.errors import ModelError
 from hetero.model.check import DEFAULT_DOMAINS
 from hetero.model.source import bodies, check_scopes, library, op_id
-from hetero.model.tensors import HostTensor, constant
+from hetero.model.tensors import HostConstant, constant, host_constant
 from hetero.types import HostArray
 
 
@@ -270,7 +270,7 @@ def _hand_on(
         body.remove(producer, safe=True)
 
 
-def _constant_value(node: ir.Node, name: str) -> HostTensor:
+def _constant_value(node: ir.Node, name: str) -> HostConstant:
     given = {k: a for k, a in node.attributes.items() if k.startswith("value") or k == "sparse_value"}
     if len(given) != 1:
         raise ModelError(
@@ -280,7 +280,7 @@ def _constant_value(node: ir.Node, name: str) -> HostTensor:
     with library(f"the value of Constant {node.name!r} cannot be read"):
         if key == "value":
             tensor = attribute.as_tensor()
-            return HostTensor(name, tensor.dtype, tensor.shape.numpy(), tensor.numpy)
+            return host_constant(name, tensor.dtype, tensor.shape.numpy(), tensor.numpy)
         if key in ("value_float", "value_floats"):
             return constant(name, np.asarray(attribute.value, dtype=np.float32), ir.DataType.FLOAT)
         if key in ("value_int", "value_ints"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 import numpy as np
 import onnx
@@ -45,8 +46,8 @@ _FIELD_OF: dict[ir.DataType, str] = {
 class HostTensor(ir.LazyTensor):
     """A constant whose array is made by `load` on first use, checked, kept, and never written.
 
-    Unlike the tensors it stands for it has a name of its own, so renaming a value leaves the caller's model alone.
-    Strings decode to object arrays of str; the narrow types unpack to one element each.
+    Unlike the tensor it stands for it has a name of its own, so renaming a value leaves the caller's model alone.
+    The narrow types unpack to one element each.
     """
 
     __slots__ = ("_array", "_load")
@@ -64,48 +65,90 @@ class HostTensor(ir.LazyTensor):
     def numpy(self) -> HostArray:
         """The read-only array. Raises: ModelError where the bytes do not decode."""
         if self._array is None:
-            self._array = self._decoded()
+            self._array = _decoded(self.name, self.dtype, self.shape.numpy(), self._load)
         return self._array
-
-    def _decoded(self) -> HostArray:
-        wanted = numpy_dtype(self.dtype)
-        try:
-            array = np.asarray(self._load())
-            if self.dtype == ir.DataType.STRING:
-                array = _text(array)
-            elif array.dtype != wanted:
-                # Bit patterns (uint8 for float8…) and big-endian views: same bits, native type.
-                if array.dtype.newbyteorder("=") == wanted:
-                    array = array.astype(wanted)
-                elif array.dtype.itemsize == wanted.itemsize:
-                    array = array.view(wanted)
-                else:
-                    raise TypeError(f"dtype {array.dtype} where {wanted} is declared")
-        except ModelError:
-            raise
-        except Exception as error:
-            raise ModelError(
-                f"the data of tensor {self.name!r} cannot be read: {error}", operand=self.name
-            ) from error
-        if array.shape != self.shape.numpy():
-            raise ModelError(
-                f"tensor {self.name!r} has shape {list(array.shape)}, declared is {list(self.shape.numpy())}",
-                operand=self.name,
-            )
-        view = array.view()
-        view.flags.writeable = False
-        return view
 
     def __array__(self, dtype: object = None, copy: bool | None = None) -> HostArray:
         array = self.numpy()
         return array if dtype is None else array.astype(dtype)  # type: ignore[call-overload]
 
+    def __repr__(self) -> str:
+        return f"HostTensor<{self.dtype},{self.shape}>(name={self.name!r})"
+
+
+class HostStrings(ir.StringTensor):
+    """HostTensor's twin for strings, since onnx-ir tells string tensors by their class: an object array of str."""
+
+    __slots__ = ("_array", "_load")
+
+    def __init__(self, name: str | None, shape: Sequence[int], load: Callable[[], HostArray]) -> None:
+        super().__init__((), shape=ir.Shape(tuple(shape), frozen=True), name=name)
+        self._load = load
+        self._array: HostArray | None = None
+
+    def numpy(self) -> HostArray:
+        """The read-only array. Raises: ModelError for text that is not UTF-8."""
+        if self._array is None:
+            self._array = _decoded(self.name, ir.DataType.STRING, self.shape.numpy(), self._load)
+        return self._array
+
+    def __array__(self, dtype: object = None, copy: bool | None = None) -> HostArray:
+        return self.numpy()
+
     def string_data(self) -> list[bytes]:
-        """The strings of a STRING tensor, UTF-8."""
+        """The strings in UTF-8, flat."""
         return [text.encode() for text in self.numpy().ravel()]
 
     def __repr__(self) -> str:
-        return f"HostTensor<{self.dtype},{self.shape}>(name={self.name!r})"
+        return f"HostStrings<{self.shape}>(name={self.name!r})"
+
+
+HostConstant: TypeAlias = HostTensor | HostStrings
+
+
+def host_constant(
+    name: str | None, dtype: ir.DataType, shape: Sequence[int], load: Callable[[], HostArray]
+) -> HostConstant:
+    """The kind of constant that `dtype` asks for."""
+    return (
+        HostStrings(name, shape, load)
+        if dtype == ir.DataType.STRING
+        else HostTensor(name, dtype, shape, load)
+    )
+
+
+def renamed(tensor: HostConstant, name: str | None) -> HostConstant:
+    """Another handle on the same array."""
+    return host_constant(name, tensor.dtype, tensor.shape.numpy(), tensor.numpy)
+
+
+def _decoded(
+    name: str | None, dtype: ir.DataType, shape: tuple[int, ...], load: Callable[[], HostArray]
+) -> HostArray:
+    wanted = numpy_dtype(dtype)
+    try:
+        array = np.asarray(load())
+        if dtype == ir.DataType.STRING:
+            array = _text(array)
+        elif array.dtype != wanted:
+            # Bit patterns (uint8 for float8…) and big-endian views: same bits, native type.
+            if array.dtype.newbyteorder("=") == wanted:
+                array = array.astype(wanted)
+            elif array.dtype.itemsize == wanted.itemsize:
+                array = array.view(wanted)
+            else:
+                raise TypeError(f"dtype {array.dtype} where {wanted} is declared")
+    except ModelError:
+        raise
+    except Exception as error:
+        raise ModelError(f"the data of tensor {name!r} cannot be read: {error}", operand=name) from error
+    if array.shape != shape:
+        raise ModelError(
+            f"tensor {name!r} has shape {list(array.shape)}, declared is {list(shape)}", operand=name
+        )
+    view = array.view()
+    view.flags.writeable = False
+    return view
 
 
 def _objects(items: Sequence[object], shape: tuple[int, ...]) -> HostArray:
@@ -122,9 +165,9 @@ def _text(array: HostArray) -> HostArray:
     return out
 
 
-def constant(name: str | None, array: HostArray, dtype: ir.DataType) -> HostTensor:
+def constant(name: str | None, array: HostArray, dtype: ir.DataType) -> HostConstant:
     """A HostTensor over an array that exists already (shared, not copied)."""
-    return HostTensor(name, dtype, array.shape, lambda: array)
+    return host_constant(name, dtype, array.shape, lambda: array)
 
 
 def check_shape(name: str, dims: Sequence[int], dtype: int) -> tuple[ir.DataType, int]:
@@ -207,17 +250,17 @@ def _check_external_keys(proto: _Proto, name: str) -> None:
         raise ModelError(f"tensor {name!r} has external data without a location", operand=name)
 
 
-def host_tensor(tensor: ir.TensorProtocol, files: DataFiles, name: str | None = None) -> HostTensor:
+def host_tensor(tensor: ir.TensorProtocol, files: DataFiles, name: str | None = None) -> HostConstant:
     """`tensor` checked and wrapped; external data are looked up through `files`, which confines them.
 
     Raises: ModelError naming the tensor.
     """
-    if isinstance(tensor, HostTensor) and tensor.name == name:
-        return HostTensor(name, tensor.dtype, tensor.shape.numpy(), tensor.numpy)
+    if isinstance(tensor, HostTensor | HostStrings):
+        return renamed(tensor, name)
     label = name or tensor.name or "<unnamed>"
     if isinstance(tensor, ir.serde.TensorProtoTensor):
         check_tensor(tensor.raw, label)
-        return HostTensor(name, tensor.dtype, tuple(tensor.raw.dims), tensor.numpy)
+        return host_constant(name, tensor.dtype, tuple(tensor.raw.dims), tensor.numpy)
     dims = tensor.shape.dims
     if not all(isinstance(d, int) for d in dims):
         raise ModelError(f"tensor {label!r} has symbolic extents: {tensor.shape}", operand=label)
@@ -228,13 +271,13 @@ def host_tensor(tensor: ir.TensorProtocol, files: DataFiles, name: str | None = 
             raise ModelError(f"string tensor {label!r} cannot have external data", operand=label)
         nbytes = stored_bytes(dtype, size)
         slice_ = files.slice(label, tensor, nbytes)
-        return HostTensor(name, dtype, extents, lambda: _from_bytes(slice_(), dtype, extents))
+        return host_constant(name, dtype, extents, lambda: _from_bytes(slice_(), dtype, extents))
     if isinstance(tensor, ir.StringTensor):
         strings = list(tensor.string_data())
         _compare(label, "strings", len(strings), size)
         # Not numpy(): NumPy's own bytes type drops trailing zero bytes.
-        return HostTensor(name, dtype, extents, lambda: _objects(strings, extents))
-    return HostTensor(name, dtype, extents, tensor.numpy)
+        return host_constant(name, dtype, extents, lambda: _objects(strings, extents))
+    return host_constant(name, dtype, extents, tensor.numpy)
 
 
 def _from_bytes(raw: HostArray, dtype: ir.DataType, shape: tuple[int, ...]) -> HostArray:

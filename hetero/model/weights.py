@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 import onnx_ir as ir
 
 from hetero.errors import ModelError
-from hetero.model.tensors import HostTensor
+from hetero.model.tensors import HostConstant, HostStrings, HostTensor
 from hetero.types import HostArray
 
 
@@ -23,10 +23,10 @@ class Weights(Mapping[str, HostArray]):
     def __init__(self, graph: ir.Graph) -> None:
         self._graph = graph
 
-    def tensor(self, name: str) -> HostTensor:
+    def tensor(self, name: str) -> HostConstant:
         """The constant itself: dtype, shape and nbytes without decoding. Raises: KeyError."""
         value = self._graph.initializers[name].const_value
-        if not isinstance(value, HostTensor):
+        if not isinstance(value, HostTensor | HostStrings):
             raise ModelError(f"initializer {name!r} has no data", operand=name)
         return value
 

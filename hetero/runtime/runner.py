@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hetero.errors import HeteroError
 from hetero.kernels.base import Compiled
 from hetero.options import RuntimeOptions
 from hetero.program.program import NO_SLOT, Dispatch, Program
@@ -19,7 +20,7 @@ from hetero.runtime.arena import Arena
 from hetero.runtime.kernel_cache import KernelCache
 from hetero.runtime.section import Builder, Key, Section, locate, value_spec
 from hetero.runtime.slots import Kind, Liveness, Slot, Table
-from hetero.types import HostArray, Spec, TensorSpec, ValueType
+from hetero.types import HostArray, SequenceValue, Spec, TensorSpec, ValueType
 
 if TYPE_CHECKING:
     from hetero.runtime.control_flow import ControlFlow
@@ -161,7 +162,7 @@ class Runner:
         try:
             key = self._signature(inputs)
             for port, value in zip(self.program.inputs, inputs, strict=True):
-                table[port.slot] = self._enter(value)
+                table[port.slot] = value if value is None else self._arrive(port.name, value)
             section = self._root(key, inputs)
             while section.tail is not None:
                 section = self._next(section)
@@ -170,9 +171,21 @@ class Runner:
         finally:
             self.table.clear()
 
+    def _arrive(self, name: str, value: Any) -> Any:
+        try:
+            return self._enter(value)
+        except HeteroError as error:
+            raise error.at(operand=name) from error.__cause__
+
     def _enter(self, value: Any) -> Any:
-        if not self.provider.is_host and isinstance(value, np.ndarray):
+        """The value in this provider's memory; an element that a sequence holds twice is uploaded once."""
+        if self.provider.is_host:
+            return value
+        if isinstance(value, np.ndarray):
             return self.provider.upload(value)
+        if isinstance(value, SequenceValue):
+            there = {id(v): self._enter(v) for v in {id(v): v for v in value}.values()}
+            return SequenceValue([there[id(v)] for v in value], value.dtype)
         return value
 
     def _signature(self, inputs: Sequence[Any]) -> Any:

@@ -321,3 +321,31 @@ def test_inlining_leaves_the_digest() -> None:
     loaded = load_model(proto)
     assert inline(loaded, lambda n: n.op_type != "Celu")
     assert loaded.digest == load_model(proto).digest
+
+
+def test_what_a_given_graph_captures_is_found_again_in_the_operators_body() -> None:
+    modify = graph(
+        [
+            node("Constant", [], ["two"], value_float=2.0),
+            node("Mul", ["s", "two"], ["d"]),
+            node("Add", ["d", "bias"], ["o"]),
+        ],
+        [info("s", (1, 2, 3, 3))],
+        [info("o", (1, 2, 3, 3))],
+    )
+    attention = node("FlexAttention", ["q", "q", "q"], ["y"], domain="ai.onnx.preview", score_mod=modify)
+    proto = model(
+        [attention],
+        [info("q", (1, 2, 3, 4))],
+        domains={"ai.onnx.preview": 1},
+        opset=26,
+        bias=np.array(0.5, np.float32),
+    )
+    loaded = load_model(proto)
+    assert inline(loaded, lambda n: n.op_type != "FlexAttention")
+    assert "FlexAttention" not in [n.op_type for n in loaded.ir.graph]
+    assert {"two", "bias"} <= set(loaded.weights)
+    q = np.linspace(-1, 1, 24, dtype=np.float32).reshape(1, 2, 3, 4)
+    scores = 2 * (q @ q.transpose(0, 1, 3, 2) / 2) + 0.5
+    weights = np.exp(scores) / np.exp(scores).sum(-1, keepdims=True)
+    np.testing.assert_allclose(run(ir.to_proto(loaded.ir), {"q": q})[0], weights @ q, rtol=1e-5)

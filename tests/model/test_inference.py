@@ -10,7 +10,7 @@ from onnx import TensorProto, helper
 
 from hetero.errors import ModelError
 from hetero.model import load_model, value_type
-from hetero.types import OptionalType, SequenceType, TensorType
+from hetero.types import DataType, OptionalType, SequenceType, TensorType
 from tests.model.build import graph, info, model, node, with_branches
 
 
@@ -150,3 +150,19 @@ def test_value_type_converts_every_kind() -> None:
     assert value_type(value(nested)) == OptionalType(SequenceType(TensorType(ir.DataType.FLOAT)))
     with pytest.raises(ModelError, match="SparseTensorType"):
         value_type(value(ir.SparseTensorType(ir.DataType.FLOAT)))
+
+
+@pytest.mark.parametrize("text", ["?", "-1", "*", " "])
+def test_names_that_name_nothing_are_unknown_extents(text: str) -> None:
+    proto = helper.make_model(
+        helper.make_graph(
+            [helper.make_node("Neg", ["x"], ["y"])],
+            "g",
+            [helper.make_tensor_value_info("x", TensorProto.FLOAT, [text, "n", text])],
+            [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        ),
+        opset_imports=[helper.make_opsetid("", 17)],
+        ir_version=9,
+    )
+    ((_, found),) = load_model(proto).inputs
+    assert found == TensorType(DataType.FLOAT, (None, "n", None))

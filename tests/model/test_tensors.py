@@ -125,3 +125,12 @@ def test_an_ir_model_with_damaged_tensors_is_refused() -> None:
 def test_a_good_tensor_passes() -> None:
     check_tensor(numpy_helper.from_array(np.zeros((2, 0, 3), np.int32), "w"))
     check_tensor(onnx.helper.make_tensor("w", FLOAT, [], [1.0]))
+
+
+def test_string_tensors_in_attributes_survive_the_way_to_protobuf_and_back() -> None:
+    keys = TensorProto(name="k", data_type=STRING, dims=[2], string_data=["é".encode(), b"a\0"])
+    proto = model([node("Odd", ["x"], ["y"], domain="my", keys=keys)], domains={"my": 1})
+    attribute = load_model(proto).ir.graph[0].attributes["keys"]
+    assert attribute.as_tensor().numpy().tolist() == ["é", "a\0"]
+    back = ir.to_proto(load_model(proto).ir)
+    assert list(back.graph.node[0].attribute[0].t.string_data) == ["é".encode(), b"a\0"]
