@@ -15,7 +15,8 @@ Call: TypeAlias = Callable[[], object]
 Bind: TypeAlias = Callable[[Sequence[Any], Sequence[Any], Any], Call]
 """(inputs, outputs, workspace) -> zero-argument call over exactly these arrays. An omitted operand is None.
 Inputs may be read-only and, unless listed in `contiguous`, strided. Outputs are C-contiguous, uninitialised and
-never alias an input unless `overwrites` allowed it. The call may run any number of times while inputs change in place."""
+never alias an input unless `overwrites` allowed it. The call may run any number of times while inputs change in place,
+unless nothing can write them (`widen.is_constant`): those are weights, and what follows from them may be kept."""
 View: TypeAlias = Callable[[Sequence[Any]], "tuple[Array, ...] | None"]
 """inputs -> arrays that share memory with inputs[0], or None where these strides allow no view."""
 Run: TypeAlias = Callable[[Sequence[Any]], "tuple[Any, ...]"]
@@ -62,8 +63,8 @@ class KernelDef:
     input specs alone and the bound call reads no input (Shape, Size), so that it is known whenever shapes are.
     `strided`: every element of a result comes from the same few operations whatever the operands' strides, so the bits
     do not depend on them (elementwise arithmetic, copies). Sums, products of matrices and vectorised transcendentals
-    are not like that: the runtime hands them contiguous operands only, so that a value gives the same bits as a view and
-    as a copy that came from another child.
+    are not like that: the runtime hands them contiguous operands only, so that a value gives the same bits as a view
+    and as a copy that came from another child.
     """
 
     domain: str

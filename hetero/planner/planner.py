@@ -29,7 +29,8 @@ def plan_model(model: Model, providers: Sequence[Candidate], *, strict: bool = F
 
     Calls of functions that no provider has a kernel for are inlined, in `model` itself, until none is left; what a
     provider claims whole is kept. Inputs with a default (`Model.optional_inputs`) are constants like other
-    initializers: old exporters list every weight as an input, and none of them may travel in every step. A graph without nodes gives a plan without partitions. Linear in nodes.
+    initializers: old exporters list every weight as an input, and none of them may travel in every step. A graph
+    without nodes gives a plan without partitions. Linear in nodes.
 
     Raises: UnsupportedNodeError where nobody takes a node; PlanError with `strict` where one is not on the first
     provider; OptionError for provider options that are not plain data; ProviderError for no providers, or two of one
