@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from hetero.errors import InputError
+from hetero.program.guards import guards_for
 from hetero.program.program import Port
-from hetero.shapes.guards import GuardChecker, guards_for
+from hetero.shapes.guards import GuardChecker
 from hetero.types import (
     STRING,
     DataType,

@@ -1,6 +1,6 @@
 """Random operators: counter-based draws, so that one step of one node draws the same numbers wherever it runs.
 
-A draw is Philox keyed by (the `seed` attribute or 0, a hash of the node's name), counted by (step, draws of this
+A draw is Philox keyed by (the `seed` attribute or 0, a hash of the node's name), counted by (SEED, step, draws of this
 kernel within the step). Where nobody sets STEP, a kernel's draws count on from its compilation.
 """
 
@@ -9,7 +9,8 @@ from __future__ import annotations
 import hashlib
 import math
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
@@ -24,6 +25,19 @@ from hetero.types import FLOATS, DataType, HostArray, Spec, TensorSpec, numpy_dt
 
 STEP: ContextVar[int | None] = ContextVar("STEP", default=None)
 """The step that is being run, where draws must be repeatable on another child."""
+SEED: ContextVar[int] = ContextVar("SEED", default=0)
+"""What sets one executor's draws apart from another's."""
+
+
+@contextmanager
+def drawing(seed: int, step: int) -> Iterator[None]:
+    """Random operators in the block draw the numbers of `step` under `seed`."""
+    step_token, seed_token = STEP.set(step), SEED.set(seed)
+    try:
+        yield
+    finally:
+        STEP.reset(step_token)
+        SEED.reset(seed_token)
 
 
 class Draws:
@@ -41,7 +55,9 @@ class Draws:
         step = STEP.get()
         if step != self._step:
             self._step, self._drawn = step, 0
-        counter = np.array([0, 0, self._drawn, 0 if step is None else step + 1], np.uint64)
+        seed = SEED.get() & 0xFFFF_FFFF_FFFF_FFFF
+        # the first word is the generator's own: it counts blocks of numbers within a draw
+        counter = np.array([0, seed, self._drawn, 0 if step is None else step + 1], np.uint64)
         self._drawn += 1
         return np.random.Generator(np.random.Philox(key=self._key, counter=counter))
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from hetero.errors import ClosedError, HeteroError, ProgramError, TransportError
+from hetero.kernels.randomness import drawing
 from hetero.options import RuntimeOptions
 from hetero.program.validate import validate
 from hetero.providers.base import Provider, ProviderConfig
@@ -83,7 +84,7 @@ class ChildExecutor:
                 )
             started = time.perf_counter()
             try:
-                with np.errstate(all="ignore"):
+                with np.errstate(all="ignore"), drawing(self.options.seed, step):
                     sent = self._run(task, step, parcels)
             except BaseException as error:
                 self._abandon(step)

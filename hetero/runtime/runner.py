@@ -127,7 +127,8 @@ class Runner:
             kernel = provider.compile(op, specs)
             if kernel.view is not None or (definition is not None and definition.strided):
                 return kernel
-            return replace(kernel, contiguous=frozenset(range(len(specs))))
+            tensors = frozenset(k for k, spec in enumerate(specs) if isinstance(spec, TensorSpec))
+            return replace(kernel, contiguous=tensors)
 
         return self.context.kernels.get((id(self), at, provider.name), specs, compiled)
 

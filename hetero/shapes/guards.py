@@ -5,20 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from hetero.errors import GuardError
-from hetero.program.program import Port, ShapeGuard
+from hetero.program.program import ShapeGuard
 from hetero.shapes.expression import evaluate, is_symbol, symbols
-from hetero.types import TensorType
-
-
-def guards_for(inputs: Sequence[Port]) -> tuple[ShapeGuard, ...]:
-    """One guard per extent that `inputs` declare as a number, a symbol or an expression; input and axis order."""
-    return tuple(
-        ShapeGuard(port.name, axis, dim)
-        for port in inputs
-        if isinstance(port.type, TensorType) and port.type.shape is not None
-        for axis, dim in enumerate(port.type.shape)
-        if dim is not None
-    )
 
 
 def check(guards: Sequence[ShapeGuard], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:

@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hetero.errors import GuardError
+from hetero.program.guards import guards_for
 from hetero.program.program import NO_SLOT, Port, ShapeGuard
-from hetero.shapes import GuardChecker, check, guards_for
+from hetero.shapes import GuardChecker, check
 from hetero.types import DataType, Dim, SequenceType, TensorType
 
 
