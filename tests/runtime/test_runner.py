@@ -42,6 +42,18 @@ def test_other_shapes_get_sections_of_their_own_and_the_first_ones_are_kept() ->
     assert r.runner.statistics.sections_built == 2
 
 
+def test_an_unchanged_shape_reuses_the_very_same_memory() -> None:
+    r = rig(MLP)
+    r(f32(3, 4))
+    arena = r.runner.context.arena(0)
+    held = {id(b) for b in arena._buffers.values()}
+    takes = r.provider.stats()["takes"]
+    for seed in range(5):
+        r(f32(3, 4, seed=seed))
+    assert {id(b) for b in arena._buffers.values()} == held
+    assert r.provider.stats()["takes"] == takes
+
+
 def test_a_thousand_shapes_keep_a_bounded_number_of_sections_and_flat_memory() -> None:
     r = rig(MLP, max_specializations=4)
     for rows in range(1, 1001):
