@@ -115,9 +115,9 @@ def tensor(name: str, type_: TensorType, value: Any) -> HostArray:
 
 def _array(name: str, type_: TensorType, expected: np.dtype[Any] | None, value: Any) -> HostArray:
     text = type_.dtype is DataType.STRING
+    if isinstance(value, np.ndarray) and type(value) is not np.ndarray:
+        return _array(name, type_, expected, _plain(name, type_, value))
     if isinstance(value, np.ndarray):
-        if type(value) is not np.ndarray:
-            value = _plain(name, type_, value)
         if text and value.dtype.kind in "UT":
             return value.astype(object)
         if text and value.dtype == STRING:

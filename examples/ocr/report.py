@@ -19,7 +19,23 @@ from examples.ocr.read import Reading
 from examples.ocr.runners import Checked
 from examples.ocr.score import PageScore
 
-PLAN_LINES = 12  # as much of a plan's explanation as is printed; the file has all of it
+PLAN_LINES = 7  # as much of a plan's explanation as is printed; the file has all of it
+# The counters that tell a person how the work was shared; --json has all of them.
+SHOWN = {
+    "calls": "partition runs",
+    "busy_s": "busy, s",
+    "bytes_in": "bytes received",
+    "bytes_out": "bytes sent",
+    "kernel_misses": "kernels compiled",
+    "sections_reused": "sections reused",
+    "folded": "nodes folded",
+    "in_place": "computed in place",
+    "peak_live_bytes": "peak of live values, bytes",
+    "memory.uploads": "uploads",
+    "memory.downloads": "downloads",
+    "memory.launches": "kernel launches",
+    "threads": "threads",
+}
 GOOD_ENOUGH = 0.97  # share of characters that must be right on the page whose text is known
 
 
@@ -95,7 +111,8 @@ def _show_score(score: PageScore, console: Console) -> None:
 def _show_plan(model: str, plan: str, console: Console) -> None:
     console.rule(f"plan of {model}")
     lines = plan.splitlines()
-    console.print(Text("\n".join(lines[:PLAN_LINES])), soft_wrap=True)
+    for line in lines[:PLAN_LINES]:
+        console.print(Text(line), no_wrap=True, overflow="ellipsis")
     if len(lines) > PLAN_LINES:
         console.print(f"... and {len(lines) - PLAN_LINES} lines more in the file below")
 
@@ -119,12 +136,14 @@ def _shapes(checked: Checked) -> str:
 
 
 def statistics_table(model: str, statistics: Mapping[str, Any]) -> Table:
-    """One column per child, one row per counter; counters of the executor itself come under `executor`."""
+    """One column per child, one row per counter worth showing that some child has."""
     columns = per_child(statistics)
-    table = Table("counter", *map(escape, columns), title=f"statistics of {model}")
-    for counter in dict.fromkeys(name for column in columns.values() for name in column):
-        cells = [columns[child].get(counter, "") for child in columns]
-        table.add_row(escape(counter), *(escape(_cell(value)) for value in cells))
+    columns.pop("executor", None)
+    table = Table("per actor", *map(escape, columns), title=f"statistics of {model}")
+    for counter, label in SHOWN.items():
+        cells = [column.get(counter, "") for column in columns.values()]
+        if any(cell not in ("", None) for cell in cells):
+            table.add_row(label, *(escape(_cell(value)) for value in cells))
     return table
 
 

@@ -13,7 +13,7 @@ from hetero.types import SequenceValue
 from tests.acceptance.graphs import rich_models
 from tests.properties.graphs import N, RandomModel, dealt
 
-SLOW = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+SLOW = settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 def feeds(batch: int, seed: int = 0) -> dict[str, np.ndarray]:
@@ -31,7 +31,9 @@ def bits(value: Any) -> Any:
 
 @SLOW
 @given(rich_models(), st.data())
-def test_nodes_dealt_at_random_give_the_bits_of_the_whole_graph(model: RandomModel, data: st.DataObject) -> None:
+def test_nodes_dealt_at_random_give_the_bits_of_the_whole_graph(
+    model: RandomModel, data: st.DataObject
+) -> None:
     where = ["cpu", "sim:0", "sim:1"]
     deal = {name: data.draw(st.sampled_from(where), label=name) for name in model.nodes}
     shares = {name: [n for n, to in deal.items() if to == name] for name in where}
@@ -47,7 +49,9 @@ def test_nodes_dealt_at_random_give_the_bits_of_the_whole_graph(model: RandomMod
 
 @SLOW
 @given(rich_models(), st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2)), min_size=2, max_size=8))
-def test_no_run_of_a_long_sequence_remembers_an_earlier_one(model: RandomModel, runs: list[tuple[int, int]]) -> None:
+def test_no_run_of_a_long_sequence_remembers_an_earlier_one(
+    model: RandomModel, runs: list[tuple[int, int]]
+) -> None:
     held: list[tuple[Any, Any]] = []
     for providers in (["cpu"], ["sim:0", "cpu"]):
         with HeterogeneousExecutor(model.proto, providers, children="inline") as kept:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ EXECUTOR = """
     import os, signal, sys
     import numpy as np, onnx.parser
     from hetero import HeterogeneousExecutor
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in what a script starts with "&"
     text = '<ir_version: 9, opset_import: ["": 17]> g (float[n] x) => (float[n] y) { a = Neg(x) y = Exp(a) }'
     providers = [("cpu:0", {"ops": ["Neg"]}), "cpu:1"]
 
@@ -34,7 +36,7 @@ EXECUTOR = """
 def python(script: str, **environment: str) -> subprocess.Popen[str]:
     """A Python of its own process group, as a shell would start it; it says on stdout where its Ray lives."""
     variables = {k: v for k, v in os.environ.items() if not k.startswith(("RAY_", "HETERO_"))} | environment
-    return subprocess.Popen(
+    process = subprocess.Popen(
         [sys.executable, "-W", "error", "-c", textwrap.dedent(EXECUTOR) + textwrap.dedent(script)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -43,6 +45,21 @@ def python(script: str, **environment: str) -> subprocess.Popen[str]:
         start_new_session=True,
         cwd=Path(__file__).parents[2],
     )
+    _started.append(process)
+    return process
+
+
+_started: list[subprocess.Popen[str]] = []
+
+
+@pytest.fixture(autouse=True)
+def _nothing_outlives_its_test() -> Iterator[None]:
+    """A test that fails half-way leaves its process to no one else."""
+    yield
+    while _started:
+        with _started.pop() as process:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
 
 
 def processes_of(directory: str) -> list[str]:

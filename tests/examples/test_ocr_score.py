@@ -158,11 +158,19 @@ def test_the_report_prints_brackets_and_marks_as_they_are() -> None:
     checked = Checked("det", Fixed(y=ONES), Fixed(y=ONES))
     checked.run({"x": ONES})
     reading = Reading((Box(0, 0, 5, 5),), (Read("[bold]see [1][/x]", 0.9),))
-    told = ModelReport(checked, "plan [0]\n" * 20, {"children": {"cpu": {"a[b]": 1}}})
+    told = ModelReport(checked, "plan [0]\n" * 20, {"children": {"a[b]": {"calls": 17}}})
     console = Console(record=True, width=100, file=StringIO())
     report.show(
         Report(reading, score.score_page(["other"], ["x"]), (told,), {"text": Path("a.txt")}), console
     )
     shown = console.export_text()
-    for expected in ("[bold]see [1][/x]", "plan [0]", "and 8 lines more", "a[b]", "a.txt", "wrong: 0.0%"):
+    for expected in (
+        "[bold]see [1][/x]",
+        "plan [0]",
+        "and 13 lines more",
+        "a[b]",
+        "17",
+        "a.txt",
+        "wrong: 0.0%",
+    ):
         assert expected in shown
