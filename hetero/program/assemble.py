@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from hetero.errors import ProgramError
+from hetero.program.guards import guards_for
 from hetero.program.operation import Operation
 from hetero.program.program import NO_SLOT, Dispatch, Instruction, Port, Program
-from hetero.program.guards import guards_for
 from hetero.types import ValueType
 
 Classify: TypeAlias = Callable[[Operation], Dispatch]
