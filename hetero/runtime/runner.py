@@ -17,8 +17,9 @@ from hetero.program.program import NO_SLOT, Dispatch, Program
 from hetero.providers.base import Provider
 from hetero.runtime.analysis import analyse
 from hetero.runtime.arena import Arena
+from hetero.runtime.builder import Builder
 from hetero.runtime.kernel_cache import KernelCache
-from hetero.runtime.section import Builder, Key, Section, locate, value_spec
+from hetero.runtime.section import Key, Section, locate, value_spec
 from hetero.runtime.slots import Kind, Liveness, Slot, Table
 from hetero.types import HostArray, SequenceValue, Spec, TensorSpec, ValueType
 

@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import Any
 
 from hetero.providers.base import Buffer
-from hetero.types import ABSENT, Array, HostArray, Spec
+from hetero.types import ABSENT, Array, HostArray, Spec, TensorSpec
 
 
 class Kind(StrEnum):
@@ -42,6 +42,12 @@ class Slot:
     volatile: bool
     array: Array | None = None
     value: HostArray | None = None
+
+    def known_spec(self) -> Spec:
+        """The spec, with the value where it is known."""
+        if self.value is None or not isinstance(self.spec, TensorSpec):
+            return self.spec
+        return TensorSpec(self.spec.dtype, self.spec.shape, self.value)
 
 
 NOTHING = Slot(Kind.NOTHING, ABSENT, -1, False)

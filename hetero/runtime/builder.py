@@ -1,0 +1,302 @@
+"""The builder: binds a section's instructions to memory one by one, running each as soon as it is bound."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from hetero.kernels.base import Call, Compiled, KernelDef
+from hetero.kernels.quiet import bare
+from hetero.program.program import NO_SLOT, Dispatch, Instruction
+from hetero.providers.base import Buffer, Provider
+from hetero.runtime.arena import Lease
+from hetero.runtime.folding import Results, fold
+from hetero.runtime.operands import UINT8, Gather, gatherer, make_contiguous
+from hetero.runtime.section import Key, Section, Tail, located
+from hetero.runtime.slots import NOTHING, Kind, Liveness, Slot
+from hetero.runtime.tails import control_tail, dynamic_tail, late_tail, publisher
+from hetero.types import ABSENT, Array, SequenceSpec, TensorSpec
+
+if TYPE_CHECKING:
+    from hetero.runtime.runner import Runner
+
+
+class Builder:
+    """Builds one section while running it: every call is made once as soon as it is bound."""
+
+    def __init__(self, runner: Runner, start: int, live: Liveness, lease: Lease) -> None:
+        self.runner = runner
+        self.provider: Provider = runner.provider
+        self.table = runner.table.values
+        self.live = live
+        self.lease = lease
+        self.section = Section(start, lease, live)
+        self.at = start
+
+    def build(self) -> Section:
+        """Bind and run from `start` to the end of the program or the first data-dependent instruction (its `tail`
+        is set, but not run)."""
+        instructions = self.runner.program.instructions
+        section = self.section
+        while self.at < len(instructions):
+            instruction = instructions[self.at]
+            with located(instruction, self.provider):
+                section.tail = self._instruction(instruction, self.runner.analysis.kernels[self.at])
+            self.at += 1
+            if section.tail is not None:
+                break
+            self._bury(self.at - 1)
+        section.stop = self.at
+        return section
+
+    # -- one instruction -----------------------------------------------------------------------------------------
+    def _instruction(self, instruction: Instruction, definition: KernelDef | None) -> Tail | None:
+        slots = self.live.slots
+        operands = [NOTHING if s == NO_SLOT else slots[s] for s in instruction.inputs]
+        if instruction.dispatch is Dispatch.CONTROL:
+            gather = self._gather(instruction, operands)
+            flow = self.runner.control_flow(self.at)
+            return control_tail(flow, gather, publisher(instruction, self.table))
+        folded = fold(self.runner, self.at, definition, operands)
+        if folded is not None:
+            self._define_folded(instruction, *folded)
+            return None
+        values = () if definition is None else definition.values
+        missing = tuple(
+            k
+            for k in values
+            if k < len(operands) and operands[k].value is None and operands[k].kind is not Kind.NOTHING
+        )
+        on_host = not self.provider.is_host and self.runner.on_host(self.at)
+        specs = [o.known_spec() for o in operands]
+        if missing or on_host:
+            gather, publish = self._gather(instruction, operands), publisher(instruction, self.table)
+            return late_tail(self.runner, self.at, specs, missing, gather, publish, on_host=on_host)
+        compiled = self.runner.compile(self.at, self.provider, specs)
+        if compiled.run is not None:
+            gather, publish = self._gather(instruction, operands), publisher(instruction, self.table)
+            return dynamic_tail(self.provider, compiled, gather, publish)
+        if compiled.view is not None and self._view(instruction, operands, compiled):
+            return None
+        self._bind(instruction, operands, compiled)
+        return None
+
+    def _bury(self, at: int) -> None:
+        """Release what instruction `at` read or wrote for the last time."""
+        for index in self.runner.analysis.dying[at]:
+            slot = self.live.slots.get(index)
+            if slot is not None and slot.volatile:
+                self._step(partial(self.table.__setitem__, index, None), at)
+            buffer = self.live.kill(index)
+            if buffer is not None:
+                self.lease.release(buffer)
+
+    def _step(self, call: Call, at: int | None = None) -> None:
+        call()
+        self.section.calls.append(call)
+        self.section.nodes.append(self.at if at is None else at)
+
+    def _define_folded(self, instruction: Instruction, kind: Kind, results: Results) -> None:
+        for index, value in zip(instruction.outputs, results, strict=True):
+            if index == NO_SLOT:
+                continue
+            if value is None:  # an empty optional
+                self.live.define(index, Slot(Kind.NOTHING, ABSENT, index, False))
+                continue
+            spec = TensorSpec(value.dtype, value.shape)
+            array = value if self.provider.is_host else None
+            self.live.define(index, Slot(kind, spec, index, False, array, value))
+
+    # -- operands ------------------------------------------------------------------------------------------------
+    def _array(self, operand: Slot) -> Array | None:
+        """The stable array of an operand on this provider (uploads a host value at its first use there)."""
+        if operand.array is None and operand.value is not None:
+            operand.array = self.provider.upload(operand.value)
+        return operand.array
+
+    def _gather(self, instruction: Instruction, operands: Sequence[Slot]) -> Gather:
+        fixed = [None if o.volatile else self._array(o) for o in operands]
+        moving = [
+            (k, s) for k, (s, o) in enumerate(zip(instruction.inputs, operands, strict=True)) if o.volatile
+        ]
+        return gatherer(fixed, moving, self.table)
+
+    # -- layout --------------------------------------------------------------------------------------------------
+    def _view(self, instruction: Instruction, operands: Sequence[Slot], compiled: Compiled) -> bool:
+        """Define the outputs as views where the strides allow. False: compute them (a copy)."""
+        base = operands[0]
+        outputs = instruction.outputs
+        escapes = not self.runner.analysis.escaping.isdisjoint(outputs)
+        if base.volatile:
+            self._volatile_view(instruction, operands, compiled)
+            return True
+        if escapes and base.kind in (Kind.OWNED, Kind.VIEW):
+            return False  # the arena will reuse the memory under it
+        views = self.provider.view(compiled, [self._array(base), *[None] * (len(operands) - 1)])
+        if views is None:
+            return False
+        constant = base.kind in (Kind.CONSTANT, Kind.KNOWN)
+        for index, spec, view in zip(outputs, compiled.outputs, views, strict=True):
+            if index == NO_SLOT or spec is None:
+                continue
+            kind = base.kind if constant else Kind.VIEW
+            value = view if constant and self.provider.is_host else None
+            self.live.define(index, Slot(kind, spec, base.owner, False, view, value))
+        self.runner.statistics.views += 1
+        return True
+
+    def _volatile_view(self, instruction: Instruction, operands: Sequence[Slot], compiled: Compiled) -> None:
+        provider, table, source = self.provider, self.table, instruction.inputs[0]
+        others = [None] * (len(operands) - 1)
+        places = [
+            (k, s, spec)
+            for k, (s, spec) in enumerate(zip(instruction.outputs, compiled.outputs, strict=True))
+            if s != NO_SLOT and isinstance(spec, TensorSpec)
+        ]
+        n_outputs, statistics = len(instruction.outputs), self.runner.statistics
+
+        def step() -> None:
+            inputs = [table[source], *others]
+            views = provider.view(compiled, inputs)
+            if views is None:  # these strides allow no view: a copy, into memory of its own
+                made: list[Any] = [None] * n_outputs
+                for k, _, spec in places:
+                    made[k] = provider.empty(spec)
+                provider.bind(compiled, inputs, made, None)()
+                statistics.view_copies += 1
+                views = tuple(made)
+            for k, s, _ in places:
+                table[s] = views[k]
+
+        self._step(step)
+        for _, s, spec in places:
+            self.live.define(s, Slot(Kind.VIEW, spec, operands[0].owner, True))
+        self.runner.statistics.views += 1
+
+    # -- kernels with known specs --------------------------------------------------------------------------------
+    def _bind(self, instruction: Instruction, operands: Sequence[Slot], compiled: Compiled) -> None:
+        escaping = self.runner.analysis.escaping
+        volatile = any(o.volatile for o in operands) or not escaping.isdisjoint(instruction.outputs)
+        scratch: list[Buffer] = []
+        workspace = self._scratch(compiled.workspace_bytes, scratch)
+        outputs: list[Array | None] = []
+        fresh: list[tuple[int, int, TensorSpec]] = []
+        taken: list[tuple[int, Slot, Buffer | None]] = []
+        for k, (index, spec) in enumerate(zip(instruction.outputs, compiled.outputs, strict=True)):
+            if index == NO_SLOT or not isinstance(spec, TensorSpec):
+                outputs.append(None)
+            elif index in escaping:
+                outputs.append(None)
+                fresh.append((k, index, spec))
+                taken.append((index, Slot(Kind.OWNED, spec, index, True), None))
+            else:
+                buffer = self._overwritten(instruction, operands, compiled, k, spec)
+                if buffer is None:
+                    buffer = self.lease.take(spec.nbytes)
+                array = self.provider.array(buffer, spec)
+                outputs.append(array)
+                taken.append((index, Slot(Kind.OWNED, spec, index, False, array), buffer))
+        if volatile:
+            self._volatile_call(instruction, operands, compiled, outputs, fresh, workspace)
+        else:
+            inputs = [self._array(o) for o in operands]
+            self._lay_out(operands, inputs, compiled, scratch)
+            self._step(bare(self.provider.bind(compiled, inputs, outputs, workspace)))
+        for buffer in scratch:
+            self.lease.release(buffer)
+        for index, slot, owned in taken:
+            self.live.define(index, slot, owned)
+
+    def _scratch(self, nbytes: int, scratch: list[Buffer]) -> Array | None:
+        if not nbytes:
+            return None
+        buffer = self.lease.take(nbytes)
+        scratch.append(buffer)
+        return self.provider.array(buffer, TensorSpec(UINT8, (nbytes,)))
+
+    def _overwritten(
+        self,
+        instruction: Instruction,
+        operands: Sequence[Slot],
+        compiled: Compiled,
+        output: int,
+        spec: TensorSpec,
+    ) -> Buffer | None:
+        """The buffer of an input that dies here and may be overwritten by `output`."""
+        if not self.runner.options.in_place:
+            return None
+        dying = self.runner.analysis.dying[self.at]
+        for k, o in compiled.overwrites:
+            if o != output or k >= len(operands):
+                continue
+            index, operand = instruction.inputs[k], operands[k]
+            if operand.volatile or index not in dying or instruction.inputs.count(index) != 1:
+                continue
+            buffer = self.live.sole_buffer(index)
+            if (
+                buffer is None
+                or not isinstance(operand.spec, TensorSpec)
+                or operand.spec.nbytes != spec.nbytes
+            ):
+                continue
+            del self.live.buffers[index]  # the output holds it now
+            self.runner.statistics.in_place += 1
+            return buffer
+        return None
+
+    def _lay_out(
+        self, operands: Sequence[Slot], inputs: list[Array | None], compiled: Compiled, scratch: list[Buffer]
+    ) -> None:
+        for k in compiled.contiguous:
+            array = inputs[k] if k < len(inputs) else None
+            if array is None or self.provider.is_contiguous(array):
+                continue
+            spec = TensorSpec(array.dtype, tuple(array.shape))
+            if operands[k].kind in (Kind.CONSTANT, Kind.KNOWN):  # copied once, kept
+                inputs[k] = self.provider.empty(spec)
+                self.provider.copy(array, inputs[k])()
+                operands[k].array = inputs[k]
+            else:
+                buffer = self.lease.take(spec.nbytes)
+                scratch.append(buffer)
+                inputs[k] = self.provider.array(buffer, spec)
+                self._step(self.provider.copy(array, inputs[k]))
+            self.runner.statistics.contiguous_copies += 1
+
+    def _volatile_call(
+        self,
+        instruction: Instruction,
+        operands: Sequence[Slot],
+        compiled: Compiled,
+        outputs: Sequence[Array | None],
+        fresh: Sequence[tuple[int, int, TensorSpec]],
+        workspace: Array | None,
+    ) -> None:
+        """A step that binds anew in each run, because an operand's memory is not the same each time."""
+        gather, provider, table = self._gather(instruction, operands), self.provider, self.table
+        contiguous = sorted(k for k in compiled.contiguous if k < len(operands))
+        stable = list(outputs)
+
+        def step() -> None:
+            inputs = gather()
+            make_contiguous(provider, inputs, contiguous)
+            targets = list(stable)
+            for k, s, spec in fresh:
+                table[s] = targets[k] = provider.empty(spec)
+            bare(provider.bind(compiled, inputs, targets, workspace))()
+
+        self._step(step)
+        self.runner.statistics.volatile_steps += 1
+
+    # -- what comes after a tail ---------------------------------------------------------------------------------
+    def enter(self, previous: Section, key: Key) -> None:
+        """Define the outputs of the previous section's tail, and bury what it read last."""
+        at = previous.stop - 1
+        instruction = self.runner.program.instructions[at]
+        for index, spec in zip(instruction.outputs, key, strict=False):
+            if index == NO_SLOT:
+                continue
+            kind = Kind.SEQUENCE if isinstance(spec, SequenceSpec) else Kind.OWNED
+            self.live.define(index, Slot(kind if spec != ABSENT else Kind.NOTHING, spec, index, True))
+        self._bury(at)
