@@ -1,4 +1,4 @@
-"""The builder: binds a section's instructions to memory one by one, running each as soon as it is bound."""
+"""The builder: binds a section's instructions to memory, one by one, in execution order."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 
 class Builder:
-    """Builds one section while running it: every call is made once as soon as it is bound."""
+    """Builds one section. With `call`, each call is made once as soon as it is bound: building is the first run."""
 
-    def __init__(self, runner: Runner, start: int, live: Liveness, lease: Lease) -> None:
+    def __init__(self, runner: Runner, start: int, live: Liveness, lease: Lease, *, call: bool) -> None:
         self.runner = runner
         self.provider: Provider = runner.provider
         self.table = runner.table.values
@@ -33,10 +33,11 @@ class Builder:
         self.lease = lease
         self.section = Section(start, lease, live)
         self.at = start
+        self._call = call
 
     def build(self) -> Section:
-        """Bind and run from `start` to the end of the program or the first data-dependent instruction (its `tail`
-        is set, but not run)."""
+        """Bind from `start` to the end of the program or the first data-dependent instruction (its `tail` is set, but
+        not run)."""
         instructions = self.runner.program.instructions
         section = self.section
         while self.at < len(instructions):
@@ -93,7 +94,8 @@ class Builder:
                 self.lease.release(buffer)
 
     def _step(self, call: Call, at: int | None = None) -> None:
-        call()
+        if self._call:
+            call()
         self.section.calls.append(call)
         self.section.nodes.append(self.at if at is None else at)
 

@@ -67,6 +67,9 @@ class ChildExecutor:
             runners = {k: Runner(task.program, context) for k, task in assignment.tasks.items()}
             self._drop_programs()
             self._context, self._tasks, self._runners = context, dict(assignment.tasks), runners
+            with np.errstate(all="ignore"):
+                for runner in runners.values():
+                    runner.prepare()
 
     def run(
         self, partition: int, step: int, parcels: Sequence[Sequence[Value]], graph_slot: str = "primary"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 from collections import OrderedDict, deque
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,16 @@ from hetero.runtime.builder import Builder
 from hetero.runtime.kernel_cache import KernelCache
 from hetero.runtime.section import Key, Section, locate, value_spec
 from hetero.runtime.slots import Kind, Liveness, Slot, Table
-from hetero.types import HostArray, SequenceValue, Spec, TensorSpec, ValueType
+from hetero.types import (
+    ABSENT,
+    HostArray,
+    SequenceValue,
+    Spec,
+    TensorSpec,
+    TensorType,
+    ValueType,
+    numpy_dtype,
+)
 
 if TYPE_CHECKING:
     from hetero.runtime.control_flow import ControlFlow
@@ -155,6 +165,18 @@ class Runner:
         return flow
 
     # -- running -------------------------------------------------------------------------------------------------
+    def prepare(self) -> None:
+        """Bind now, without a call, where the declared inputs fix every shape up to the first that depends on data.
+
+        What cannot be bound is left to the first run, whose error then belongs to a step.
+        """
+        specs = [_declared_spec(port.type) for port in self.program.inputs]
+        if self._value_inputs or None in specs:
+            return
+        key = tuple(s for s in specs if s is not None)
+        with suppress(HeteroError):
+            self._keep(self._roots, key, self._build(0, self._entry(key), None, (), call=False))
+
     def run(self, inputs: Sequence[Any]) -> list[Any]:
         """Outputs for inputs, both in the program's order: arrays of the provider (or host arrays, which a device
         provider uploads), SequenceValue, or None. Outputs are the caller's; inputs are only borrowed. The caller holds
@@ -206,20 +228,25 @@ class Runner:
             self._roots.move_to_end(key)
             self._call(section)
             return section
-        live = Liveness()
-        for port, slot in zip(self.program.constants, self._constants.values(), strict=True):
-            live.define(port.slot, slot)
-        for k, (port, value) in enumerate(zip(self.program.inputs, inputs, strict=True)):
-            spec = value_spec(value)
-            kind = Kind.BORROWED if isinstance(spec, TensorSpec) else Kind.SEQUENCE
-            slot = Slot(kind if value is not None else Kind.NOTHING, spec, port.slot, True)
-            if k in self._value_inputs and isinstance(value, np.ndarray) and value.size <= _VALUE_LIMIT:
-                slot.value = value.copy()
-            live.define(port.slot, slot)
+        live = self._entry([value_spec(v) for v in inputs])
+        for k in self._value_inputs:
+            value = inputs[k]
+            if isinstance(value, np.ndarray) and value.size <= _VALUE_LIMIT:
+                live.slots[self.program.inputs[k].slot].value = value.copy()
         section = self._build(0, live, None, ())
         self._keep(self._roots, key, section)
         self._value_misses += 1
         return section
+
+    def _entry(self, specs: Sequence[Spec]) -> Liveness:
+        """What is live when the program starts: constants, and inputs of these specs."""
+        live = Liveness()
+        for port, slot in zip(self.program.constants, self._constants.values(), strict=True):
+            live.define(port.slot, slot)
+        for port, spec in zip(self.program.inputs, specs, strict=True):
+            kind = Kind.BORROWED if isinstance(spec, TensorSpec) else Kind.SEQUENCE
+            live.define(port.slot, Slot(Kind.NOTHING if spec == ABSENT else kind, spec, port.slot, True))
+        return live
 
     def _next(self, section: Section) -> Section:
         instruction = self.program.instructions[section.stop - 1]
@@ -247,10 +274,12 @@ class Runner:
             at = section.nodes[len(section.calls) - operator.length_hint(calls) - 1]
             raise locate(error, self.program.instructions[at], self.provider) from error.__cause__
 
-    def _build(self, start: int, live: Liveness, previous: Section | None, key: Key) -> Section:
+    def _build(
+        self, start: int, live: Liveness, previous: Section | None, key: Key, *, call: bool = True
+    ) -> Section:
         arena = self.context.arena(self.depth)
         lease = arena.lease(live.buffers.values(), reuse=self.options.reuse_buffers)
-        builder = Builder(self, start, live, lease)
+        builder = Builder(self, start, live, lease, call=call)
         try:
             if previous is not None:
                 builder.enter(previous, key)
@@ -299,3 +328,11 @@ class Runner:
         self._roots.clear()
         for flow in self._flows.values():
             flow.close()
+
+
+def _declared_spec(type_: ValueType | None) -> TensorSpec | None:
+    """The spec that a declared type fixes, if it does."""
+    if not isinstance(type_, TensorType) or type_.dtype is None or type_.shape is None:
+        return None
+    extents = tuple(d for d in type_.shape if isinstance(d, int))
+    return TensorSpec(numpy_dtype(type_.dtype), extents) if len(extents) == len(type_.shape) else None

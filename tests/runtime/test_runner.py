@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 
-from hetero.errors import KernelError
+from hetero.errors import GuardError, KernelError
 from hetero.runtime.slots import Table
 from tests.runtime.harness import rig
 
@@ -248,3 +248,50 @@ def test_steady_state_allocates_no_python_objects_per_node() -> None:
         gc.enable()
     assert grown < 50
     assert r.runner.statistics.volatile_steps == 2  # only what reads the caller's array and what leaves
+
+
+STATIC = HEAD + (
+    "g (float[2, 3] x) => (float[3, 2] y, float[6] f) { a = Exp(x) b = Tanh(a) c = Mul(b, a)"
+    " y = Transpose<perm=[1, 0]>(c) six = Constant<value_ints=[6]>() f = Reshape(x, six) }"
+)
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_a_static_program_allocates_and_compiles_everything_when_it_is_prepared(provider: str) -> None:
+    ready, lazy = rig(STATIC, provider), rig(STATIC, provider)
+    ready.runner.prepare()
+    held, misses = ready.runner.context.arena(0).nbytes, ready.runner.context.kernels.misses
+    assert held > 0
+    for seed in range(3):
+        x = f32(2, 3, seed=seed)
+        for got, want in zip(ready(x), lazy(x), strict=True):
+            assert np.array_equal(got, want)
+    assert ready.runner.context.arena(0).nbytes == held
+    assert ready.runner.context.kernels.misses == misses
+    assert ready.runner.statistics.sections_built == 1
+
+
+def test_preparing_a_symbolic_program_waits_for_the_first_shapes() -> None:
+    r = rig(MLP)
+    r.runner.prepare()
+    assert r.runner.statistics.sections_built == 0
+
+
+def test_preparing_runs_nothing_and_leaves_what_depends_on_data_to_the_run() -> None:
+    r = rig(
+        HEAD + "g (float[3] x) => (int64[1, k] j) { b = Relu(x) i = NonZero(b) j = Add(i, i) }",
+    )
+    r.runner.prepare()
+    assert r.runner.statistics.runs == 0
+    assert np.array_equal(r(np.array([0, 1, 2], np.float32))[0], [[2, 4]])
+    assert r.runner.statistics.sections_built == 2
+
+
+def test_what_can_never_run_says_so_in_the_run() -> None:
+    r = rig(
+        HEAD
+        + "g (float[6] x) => (float[k] y) { four = Constant<value_ints=[4, -1]>() [bad] y = Reshape(x, four) }"
+    )
+    r.runner.prepare()
+    with pytest.raises(GuardError, match="bad"):
+        r(f32(6))
