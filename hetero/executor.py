@@ -7,6 +7,7 @@ import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import nullcontext
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
@@ -23,6 +24,7 @@ from hetero.planner import plan_model
 from hetero.planner.plan import CALLER, Parcel, Plan
 from hetero.providers.base import Provider
 from hetero.providers.registry import ProviderLike, resolve
+from hetero.runtime.assignment import assignment
 from hetero.runtime.children import Children, InlineChildren, ParcelRef
 from hetero.trace import Span, write_chrome_trace
 
@@ -81,8 +83,13 @@ class HeterogeneousExecutor:
             raise OptionError('ray_options go with children="ray"', operand="ray_options")
         self.options = (options or RuntimeOptions()).with_environment()
         chosen = resolve(providers)
-        loaded = load_model(model)
-        self.plan: Plan = plan_model(loaded, chosen, strict=strict)
+        try:
+            loaded = load_model(model)
+            self.plan: Plan = plan_model(loaded, chosen, strict=strict)
+        except BaseException:
+            for provider in chosen:
+                provider.close()
+            raise
         self._weights = loaded.weights
         self._feeds = Feeds(self.plan.inputs, loaded.optional_inputs)
         self._routes = _Routes(self.plan)
@@ -122,7 +129,8 @@ class HeterogeneousExecutor:
             output_names: which outputs to return, default all.
             graph_slot: which captured graph the step drives.
 
-        Outputs are the caller's own; they may share memory with the feeds where the model only rearranges them.
+        Outputs are the caller's own, but for two kinds: what only rearranges a feed may share its memory, and what is a
+        constant of the model is read-only.
         Raises: InputError, GuardError before anything runs; KernelError and its kin with node and device;
         ChildDiedError, StepTimeoutError; ClosedError. A step that failed leaves no partial results.
         """
@@ -138,7 +146,8 @@ class HeterogeneousExecutor:
     ) -> Future[dict[str, Any]]:
         """Start a step and return at once; waits while options.max_in_flight steps are under way.
 
-        Bad feeds raise here; what happens in the step raises from the future's result().
+        The feeds are read until the future is done: do not change them before. Bad feeds raise here; what happens in
+        the step raises from the future's result().
         """
         names, values = self._accept(feeds, output_names)
         pool = self._workers()
@@ -202,7 +211,7 @@ class HeterogeneousExecutor:
     ) -> dict[str, Any]:
         timeout_s = self.options.step_timeout_s or None
         try:
-            with self._launching if not self._inline else _NO_LOCK:
+            with nullcontext() if self._inline else self._launching:
                 pending = self._launch(step, values, graph_slot)
             for parcel, got in zip(
                 pending, self._children.get([r for _, r in pending], timeout_s), strict=True
@@ -287,23 +296,10 @@ class HeterogeneousExecutor:
         self.close()
 
 
-class _NoLock:
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, *_: object) -> None:
-        return None
-
-
-_NO_LOCK = _NoLock()
-
-
 class _Routes:
     """Who is called with which parcels, worked out once."""
 
     def __init__(self, plan: Plan) -> None:
-        from hetero.runtime.assignment import assignment
-
         children = sorted({p.child for p in plan.partitions})
         tasks = {k: task for child in children for k, task in assignment(plan, child).tasks.items()}
         self.output_names = tuple(p.name for p in plan.outputs)
