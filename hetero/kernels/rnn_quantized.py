@@ -22,18 +22,36 @@ from hetero.types import Array, Spec
 _W, _R, _LENGTHS, _H0, _C0, _P, _W_SCALE, _W_ZERO, _R_SCALE, _R_ZERO = 1, 2, 4, 5, 6, 7, 8, 9, 10, 11
 
 
-def _quantised_product(xp: Any, weights: Array, scale: Array, source: Array, target: Array) -> None:
-    """source (rows, K) @ weights (K, N) into target, with the source rounded to 256 levels over its own range.
+def _quantised_product(
+    xp: Any, weights: Array, scale: Array, shared: bool, source: Array, target: Array
+) -> None:
+    """source (rows, K) @ weights (K, N) into target, with the source rounded to 256 levels over its range.
 
-    `weights` are centred bytes in a float that sums them exactly; `scale` is theirs, one or N.
+    The rows share one range, or each has its own. `weights` are centred bytes in a float that sums them exactly;
+    `scale` is theirs, one or N.
     """
-    low, high = xp.minimum(source.min(), 0), xp.maximum(source.max(), 0)
+    if not source.size:
+        target.fill(0)
+        return
+    axis = None if shared else 1
+    low = xp.minimum(source.min(axis=axis, keepdims=True), 0)
+    high = xp.maximum(source.max(axis=axis, keepdims=True), 0)
     step = ((high - low) / np.float32(255)).astype(np.float32)
     step = xp.where(step == 0, np.float32(1), step)
     zero = xp.rint(xp.clip(-low / step, 0, 255))
     levels = xp.clip(xp.rint(source / step) + zero, 0, 255) - zero
     product = xp.matmul(levels.astype(weights.dtype), weights)
     xp.multiply(product.astype(np.float32), step * scale, out=target)
+
+
+def _shares_range(batch: int, hidden: int) -> bool:
+    """Whether the states of a batch are rounded over one range, and not each over its own.
+
+    onnxruntime gives each of its threads a few sequences and rounds what a thread has over one range, so that its
+    results depend on the number of threads. This is what it does with a thread for each sequence: so few rows of so
+    many columns it does not divide.
+    """
+    return 2 <= batch <= 4 and hidden > 256
 
 
 @kernel("DynamicQuantizeLSTM", versions=(1,), domain="com.microsoft")
@@ -70,6 +88,8 @@ def dynamic_quantize_lstm(op: Operation, specs: Sequence[Spec], xp: Any) -> Comp
     forget = bool(op.attr("input_forget", 0))
     options = [CellOptions(acts, clip, forget) for acts in activations_of(op, ("sigmoid", "tanh", "tanh"), n)]
     loop = Recurrence(op, s, x.dtype, xp, options)
+    # With lengths each has its own: where one is over, or runs backwards from its own end, there is no common step.
+    shared = given(specs, _LENGTHS) is None and _shares_range(s.batch, s.hidden)
     parts: tuple[Part, ...] = (
         (w.shape, exact_float(s.inputs)),
         (r.shape, exact_float(s.hidden)),
@@ -91,21 +111,29 @@ def dynamic_quantize_lstm(op: Operation, specs: Sequence[Spec], xp: Any) -> Comp
             else:
                 xp.add(inputs[3][:, :wide], inputs[3][:, wide:], out=bias)
 
+        lengths = inputs[_LENGTHS]
+        ticks = None if lengths is None else xp.arange(s.steps).reshape(-1, 1, 1)
+
         def project(d: int, sequence: Array, target: Array) -> Call:
             def call() -> None:
-                rows = sequence.reshape(-1, s.inputs)
-                _quantised_product(xp, wide_w[d], columns(_W_SCALE)[d, 0], rows, target.reshape(-1, wide))
+                # The input has one range: that of all steps until the longest sequence is over. Zero is always in it.
+                used = sequence
+                if lengths is not None and lengths.size:
+                    used = xp.where(ticks < lengths.max(), sequence, np.float32(0))
+                rows = used.reshape(-1, s.inputs)
+                scale = columns(_W_SCALE)[d, 0]
+                _quantised_product(xp, wide_w[d], scale, True, rows, target.reshape(-1, wide))
                 xp.add(target, bias[d], out=target)
 
             return call
 
         return loop.bind(
             inputs[0],
-            [partial(_quantised_product, xp, wide_r[d], columns(_R_SCALE)[d, 0]) for d in range(n)],
+            [partial(_quantised_product, xp, wide_r[d], columns(_R_SCALE)[d, 0], shared) for d in range(n)],
             project,
             [*outputs, None, None],
             scratch,
-            lengths=inputs[_LENGTHS],
+            lengths=lengths,
             initial=[inputs[_H0], inputs[_C0]],
             peepholes=inputs[_P],
             before=[centre],

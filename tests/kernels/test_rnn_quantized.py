@@ -18,7 +18,13 @@ CONSTANT = (1, 2, 3, 7, 8, 9, 10, 11)
 
 
 def operands(
-    directions: int, per_column: bool, steps: int = 5, inputs: int = 6, hidden: int = 7
+    directions: int,
+    per_column: bool,
+    steps: int = 5,
+    inputs: int = 6,
+    hidden: int = 7,
+    batch: int = 1,
+    lengths: list[int] | None = None,
 ) -> list[Any]:
     def normal(*shape: int) -> Any:
         return RNG.standard_normal(shape).astype(np.float32)
@@ -29,14 +35,16 @@ def operands(
     shape = (directions, 4 * hidden) if per_column else (directions,)
     scales = [(RNG.random(shape) * 0.01 + 0.001).astype(np.float32) for _ in range(2)]
     zeros = np.zeros(shape, np.int8)
-    states = [normal(directions, 1, hidden) for _ in range(2)]
+    states = [normal(directions, batch, hidden) for _ in range(2)]
     return [
-        normal(steps, 1, inputs), weights(inputs), weights(hidden), normal(directions, 8 * hidden), None, *states,
+        normal(steps, batch, inputs), weights(inputs), weights(hidden), normal(directions, 8 * hidden),
+        None if lengths is None else np.array(lengths, np.int32), *states,
         normal(directions, 3 * hidden), scales[0], zeros, scales[1], zeros,
     ]  # fmt: skip
 
 
 def onnxruntime_lstm(inputs: list[Any], **attributes: Any) -> Any:
+    """With a thread per sequence: how it rounds the states of a batch depends on its threads."""
     model = node_model(
         "DynamicQuantizeLSTM", inputs, opset=1, domain="com.microsoft", n_outputs=3, **attributes
     )
@@ -45,7 +53,9 @@ def onnxruntime_lstm(inputs: list[Any], **attributes: Any) -> Any:
     kept = [i for i in model.graph.input if i.name not in names]
     del model.graph.input[:]
     model.graph.input.extend(kept)
-    session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = inputs[0].shape[1]
+    session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
     return session.run(None, {i.name: inputs[int(i.name[1:])] for i in kept})
 
 
@@ -60,6 +70,54 @@ def test_dynamic_quantize_lstm_agrees_with_onnxruntime(direction: str, per_colum
             "DynamicQuantizeLSTM", some, opset=1, domain="com.microsoft", n_outputs=3, **attributes
         )
         assert_close(actual, onnxruntime_lstm(some, **attributes), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
+@pytest.mark.parametrize(
+    ("steps", "lengths", "batch", "hidden"),
+    [
+        (1, None, 2, 7),
+        (6, None, 2, 7),
+        (4, None, 3, 7),
+        (7, None, 3, 260),
+        (5, [3], 1, 7),
+        (6, [2, 4], 2, 7),
+        (5, [5, 1, 3], 3, 7),
+    ],
+)
+def test_a_batch_agrees_with_onnxruntime_that_has_a_thread_per_sequence(
+    steps: int, lengths: list[int] | None, batch: int, hidden: int, direction: str
+) -> None:
+    inputs = operands(2 if direction == "bidirectional" else 1, False, steps, 6, hidden, batch, lengths)
+    inputs[8], inputs[10] = (s * 0 + np.float32(0.04 / hidden) for s in (inputs[8], inputs[10]))
+    if lengths is not None:
+        inputs[0][max(lengths) :] *= 9  # What no sequence reads has no part in the input's range.
+    inputs[5][:, 0] *= 4  # The states' ranges differ.
+    attributes: dict[str, Any] = {"direction": direction, "hidden_size": hidden}
+    actual = run_op("DynamicQuantizeLSTM", inputs, opset=1, domain="com.microsoft", n_outputs=3, **attributes)
+    assert_close(actual, onnxruntime_lstm(inputs, **attributes), rtol=1e-4, atol=2e-4)
+
+
+def test_what_a_sequence_gives_does_not_depend_on_the_states_of_others() -> None:
+    inputs = operands(1, False, batch=3)
+    inputs[0][0, :, :2] = [-5, 5]  # The input has one range for the batch: the same for each alone.
+    keywords: dict[str, Any] = {"opset": 1, "domain": "com.microsoft", "n_outputs": 3, "hidden_size": 7}
+    inputs[5][:, 1] *= 50
+    whole = run_op("DynamicQuantizeLSTM", inputs, **keywords)
+    for b in range(3):
+        alone = [x[:, b : b + 1] if i in (0, 5, 6) else x for i, x in enumerate(inputs)]
+        y, h, c = run_op("DynamicQuantizeLSTM", alone, **keywords)
+        assert_close([whole[0][:, :, b : b + 1], whole[1][:, b : b + 1], whole[2][:, b : b + 1]], [y, h, c])
+
+
+def test_an_empty_batch_and_no_steps_give_empty_outputs_and_the_initial_states() -> None:
+    keywords: dict[str, Any] = {"opset": 1, "domain": "com.microsoft", "n_outputs": 3, "hidden_size": 7}
+    y, h, _ = run_op("DynamicQuantizeLSTM", operands(1, False, batch=0, lengths=[]), **keywords)
+    assert (y.shape, h.shape) == ((5, 1, 0, 7), (1, 0, 7))
+    inputs = operands(1, False, steps=0)
+    y, h, c = run_op("DynamicQuantizeLSTM", inputs, **keywords)
+    assert y.shape == (0, 1, 1, 7)
+    assert_close([h, c], inputs[5:7])
 
 
 def test_an_input_of_zeros_has_no_scale_and_no_warning() -> None:
