@@ -70,7 +70,7 @@ def translated(error: BaseException, devices: Mapping[str, str]) -> Exception:
 
 
 def _caused(ours: Exception, theirs: BaseException) -> Exception:
-    ours.__cause__ = RemoteTracebackError(re.sub(r"\x1b\[\d*m", "", str(theirs)))
+    ours.__cause__ = RemoteTracebackError(_plain(str(theirs)))
     return ours
 
 
@@ -84,12 +84,23 @@ def how_it_went(error: BaseException) -> str:
     if "killed by `ray.kill`" in text:
         return "it was killed by ray.kill"
     if "creation task" in text:
-        return _first_line(str(error))
+        return f"it could not start: {_last_line(str(error))}"
     if "connection error code 2" in text:
         return "its process was killed or crashed (SIGKILL, the kernel's out-of-memory killer, a fault in native code)"
     if isinstance(error, rex.NodeDiedError) or "node" in text.lower():
         return f"its node is gone ({_first_line(text)})"
     return _first_line(text)
+
+
+def _plain(text: str) -> str:
+    """The text without the colours that Ray gives it."""
+    return re.sub(r"\x1b\[\d*m", "", text)
+
+
+def _last_line(text: str, limit: int = 300) -> str:
+    """The exception itself, below its traceback."""
+    line = _plain(text).strip().splitlines()
+    return (line[-1] if line else "no details")[:limit]
 
 
 def _first_line(text: str, limit: int = 300) -> str:

@@ -284,7 +284,7 @@ class RayChildren(Children):
         lease = self._held.lease
         if lease is None or not lease.usable():
             return
-        for member in self._held.members.values():
+        for member in tuple(self._held.members.values()):  # a close may empty it meanwhile
             if not member.ended():
                 member.actor.drop.remote(step)
 

@@ -35,10 +35,10 @@ def chain(n: int = 1000) -> Pair:
         return paired(lambda: ours.run(feeds), lambda: theirs.run(None, feeds), runs=31, inner=10)
 
 
-def encoder_step(threads: int, *, optimise: bool = True) -> Pair:
+def encoder_step(threads: int) -> Pair:
     """Encoder of 6 layers, hidden 384, 128 tokens; both with `threads` threads."""
     model = encoder()
-    theirs = session(model, threads, optimise=optimise)
+    theirs = session(model, threads, optimise=True)
     feeds = {"x": np.random.default_rng(0).standard_normal((1, 128, 384)).astype(np.float32)}
     with (
         threadpool_limits(threads, user_api="blas"),

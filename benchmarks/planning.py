@@ -8,9 +8,7 @@ from dataclasses import dataclass
 import onnx
 
 from benchmarks.models import add_chain
-from hetero.model import load_model
-from hetero.planner import plan_model
-from hetero.providers.registry import resolve
+from hetero import plan
 
 
 @dataclass(frozen=True)
@@ -33,5 +31,5 @@ def growth(small: int = 10_000, large: int = 100_000) -> Growth:
 
 def _plan_s(model: onnx.ModelProto) -> float:
     started = time.perf_counter()
-    plan_model(load_model(model), resolve(["sim:0", "cpu"]))
+    plan(model, ["sim:0", "cpu"])
     return time.perf_counter() - started

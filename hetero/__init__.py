@@ -6,12 +6,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from hetero import backend
     from hetero.errors import HeteroError
     from hetero.executor import HeterogeneousExecutor, plan
     from hetero.options import RuntimeOptions
     from hetero.types import SequenceValue
 
-__all__ = ["HeteroError", "HeterogeneousExecutor", "RuntimeOptions", "SequenceValue", "plan"]
+__all__ = ["HeteroError", "HeterogeneousExecutor", "RuntimeOptions", "SequenceValue", "backend", "plan"]
 
 # Loaded at first use: an actor or the command line needs only some of it, and onnx alone takes half a second.
 _HOME = {
@@ -24,6 +25,8 @@ _HOME = {
 
 
 def __getattr__(name: str) -> Any:
+    if name == "backend":
+        return import_module("hetero.backend")
     home = _HOME.get(name)
     if home is None:
         raise AttributeError(f"module 'hetero' has no attribute {name!r}")

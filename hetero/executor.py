@@ -41,7 +41,14 @@ def plan(model: ModelLike, providers: Sequence[ProviderLike] | None = None, *, s
     try:
         return plan_model(load_model(model), chosen, strict=strict)
     finally:
-        for provider in chosen:
+        _close_made(chosen, providers)
+
+
+def _close_made(chosen: Sequence[Provider], given: Sequence[ProviderLike] | None) -> None:
+    """Close the providers that were made from names; those given as objects are their maker's."""
+    theirs = {id(p) for p in given or ()}
+    for provider in chosen:
+        if id(provider) not in theirs:
             provider.close()
 
 
@@ -51,6 +58,7 @@ class HeterogeneousExecutor:
     Args:
         model: path, bytes, onnx.ModelProto or onnx_ir.Model.
         providers: names, (name, options) pairs or Provider objects, best first; default every CUDA device, then cpu.
+            Provider objects become the executor's, which closes them.
         children: "ray" (one actor per provider instance; a local Ray is started when none is reachable) or "inline"
             (this process and thread).
         transport: how values move between actors: "objects" (object references); "auto" chooses.
@@ -86,20 +94,19 @@ class HeterogeneousExecutor:
         try:
             loaded = load_model(model)
             self.plan: Plan = plan_model(loaded, chosen, strict=strict)
+            self._feeds = Feeds(self.plan.inputs, loaded.optional_inputs)
+            self._routes = _Routes(self.plan)
         except BaseException:
-            for provider in chosen:
-                provider.close()
+            _close_made(chosen, providers)
             raise
         self._weights = loaded.weights
-        self._feeds = Feeds(self.plan.inputs, loaded.optional_inputs)
-        self._routes = _Routes(self.plan)
         self._steps = itertools.count(1)
         self._slots = threading.BoundedSemaphore(self.options.max_in_flight)
         self._launching = threading.Lock()
         self._counters = {"steps": 0, "failed_steps": 0}
         self._counting = threading.Lock()
         self._spans: list[Span] = []
-        self._closed = False
+        self._closing = self._closed = False
         self._pool: ThreadPoolExecutor | None = None
         self._inline = children == "inline"
         self._children = self._start(chosen, dict(ray_options or {}))
@@ -150,10 +157,10 @@ class HeterogeneousExecutor:
         the step raises from the future's result().
         """
         names, values = self._accept(feeds, output_names)
-        pool = self._workers()
         self._slots.acquire()
         try:
-            future = pool.submit(self._step, next(self._steps), values, names, graph_slot)
+            with self._counting:  # a close meanwhile would refuse it with an error of the pool's own
+                future = self._workers().submit(self._step, next(self._steps), values, names, graph_slot)
         except BaseException:
             self._slots.release()
             raise
@@ -175,10 +182,15 @@ class HeterogeneousExecutor:
             raise OptionError(
                 f"max_in_flight must be at least 1, not {max_in_flight}", operand="max_in_flight"
             )
+        return self._mapped(batches, min(max_in_flight, self.options.max_in_flight), output_names)
+
+    def _mapped(
+        self, batches: Iterable[Mapping[str, Any]], max_in_flight: int, output_names: Sequence[str] | None
+    ) -> Iterator[dict[str, Any]]:
         waiting: deque[Future[dict[str, Any]]] = deque()
         try:
             for feeds in batches:
-                if len(waiting) >= min(max_in_flight, self.options.max_in_flight):
+                if len(waiting) >= max_in_flight:
                     yield waiting.popleft().result()
                 waiting.append(self.submit(feeds, output_names))
             while waiting:
@@ -241,11 +253,12 @@ class HeterogeneousExecutor:
         return [(parcel, parcels[parcel.id]) for parcel in routes.to_caller]
 
     def _workers(self) -> ThreadPoolExecutor:
-        with self._counting:
-            if self._pool is None:
-                workers = 1 if self._inline else self.options.max_in_flight
-                self._pool = ThreadPoolExecutor(workers, thread_name_prefix="hetero-step")
-            return self._pool
+        if self._closing:
+            raise ClosedError("this executor is closed")
+        if self._pool is None:
+            workers = 1 if self._inline else self.options.max_in_flight
+            self._pool = ThreadPoolExecutor(workers, thread_name_prefix="hetero-step")
+        return self._pool
 
     def _count(self, counter: str) -> None:
         with self._counting:
@@ -279,11 +292,16 @@ class HeterogeneousExecutor:
             raise ClosedError("this executor is closed")
 
     def close(self) -> None:
-        """Wait for the steps under way, then stop the children. A second call does nothing."""
+        """Wait for the steps that were submitted, then stop the children. A second call does nothing.
+
+        A `run` of another thread is not waited for: it may end with ClosedError or ChildDiedError.
+        """
         if self._closed:
             return
+        with self._counting:
+            self._closing = True
         if self._pool is not None:
-            self._pool.shutdown(wait=True, cancel_futures=True)
+            self._pool.shutdown(wait=True)
         self._closed = True
         self._children.close()
 

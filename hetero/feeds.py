@@ -166,14 +166,22 @@ def _from_python(name: str, type_: TensorType, expected: np.dtype[Any] | None, v
             return plain
         kinds = {"b": "b", "i": "biuf", "f": "f", "c": "c"}.get(plain.dtype.kind, "")
         if plain.size == 0 or expected.kind in kinds or (expected.kind == "V" and plain.dtype.kind in "if"):
-            converted = plain.astype(expected)
-            if plain.dtype.kind != "i" or np.array_equal(converted.astype(plain.dtype), plain):
+            with np.errstate(all="ignore"):
+                converted = plain.astype(expected)
+                back = converted.astype(plain.dtype)
+            fits = np.array_equal(back, plain) if plain.dtype.kind == "i" else not _overflows(plain, back)
+            if fits:
                 return converted
     except (ValueError, TypeError, OverflowError) as cause:
         raise InputError(f"input {name!r} must be {type_}: {cause}", operand=name) from cause
     raise InputError(
         f"input {name!r} must be {type_}; the Python value given does not convert without loss", operand=name
     )
+
+
+def _overflows(plain: HostArray, back: HostArray) -> bool:
+    """Whether a finite number of `plain` became infinite; rounding is what a narrower float means."""
+    return plain.dtype.kind == "f" and bool((np.isfinite(plain) & ~np.isfinite(back)).any())
 
 
 def _describe(value: HostArray) -> str:

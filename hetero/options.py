@@ -35,20 +35,28 @@ class RuntimeOptions:
     max_in_flight: int = 8
     """Runs that may be under way at once; a further one waits."""
     step_timeout_s: float = 0.0
-    """Deadline of one step; 0 means none."""
+    """Deadline of a step on Ray children (inline ones run in the caller's own thread); 0 means none."""
     start_timeout_s: float = 60.0
     """How long children may take to start and prepare."""
     trace: bool = False
-    """Record a span for each partition run, for `write_trace`."""
+    """Record a span for each partition run, for `write_trace`; they are kept until the executor is closed."""
     seed: int = 0
     """Base of the counter-based random numbers."""
 
     def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            value, kind = getattr(self, field.name), type(field.default)
+            accepted = (float, int) if kind is float else kind
+            # bool is an int to Python, never to a user who writes seed=True
+            if not isinstance(value, accepted) or (isinstance(value, bool) and kind is not bool):
+                raise OptionError(
+                    f"{field.name} must be of type {kind.__name__}, not {value!r}", operand=field.name
+                )
         for name in ("max_specializations", "kernel_cache_size", "max_in_flight"):
             if getattr(self, name) < 1:
                 raise OptionError(f"{name} must be at least 1, not {getattr(self, name)}", operand=name)
         for name in ("step_timeout_s", "start_timeout_s", "fold_limit_bytes"):
-            if getattr(self, name) < 0:
+            if not getattr(self, name) >= 0:  # nor NaN
                 raise OptionError(f"{name} must not be negative, but is {getattr(self, name)}", operand=name)
 
     def with_environment(self, environment: Mapping[str, str] | None = None) -> RuntimeOptions:

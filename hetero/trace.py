@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,6 @@ class Span:
     step: int
     start_s: float
     end_s: float
-    details: dict[str, Any] = field(default_factory=dict)
 
 
 def write_chrome_trace(spans: Iterable[Span], path: str | PathLike[str]) -> Path:
@@ -39,7 +38,7 @@ def write_chrome_trace(spans: Iterable[Span], path: str | PathLike[str]) -> Path
             "tid": tracks[s.track],
             "ts": (s.start_s - origin) * 1e6,
             "dur": (s.end_s - s.start_s) * 1e6,
-            "args": {"step": s.step, **s.details},
+            "args": {"step": s.step},
         }
         for s in spans
     ]

@@ -59,6 +59,11 @@ def test_nested_lists_convert_where_nothing_is_lost() -> None:
         feeds(k=TensorType(DataType.INT64, (1,))).check({"k": [1.5]})
     with pytest.raises(InputError, match="'k'"):
         feeds(k=TensorType(DataType.INT8, (1,))).check({"k": [300]})
+    half = feeds(h=TensorType(DataType.FLOAT16, ("n",)))
+    for beyond in ([1e10], [70000]):
+        with pytest.raises(InputError, match="'h'"):
+            half.check({"h": beyond})
+    assert np.array_equal(half.check({"h": [float("inf"), 0.1]})["h"], np.array([np.inf, 0.1], np.float16))
     with pytest.raises(InputError, match="'x'"):
         f.check({"x": [[1, 2], [3]]})
 

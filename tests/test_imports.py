@@ -27,6 +27,7 @@ LAYERS = [
     "actors",
     "hetero.feeds",
     "hetero.executor",
+    "hetero.backend",
     "hetero.cli",
 ]
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
@@ -13,6 +11,7 @@ import numpy as np
 
 import hetero
 from examples.ocr.runners import Arrays
+from hetero.providers.registry import cuda_device_count
 
 Provider = str | tuple[str, dict[str, Any]]
 Children = Literal["ray", "inline"]
@@ -23,19 +22,8 @@ REHEARSAL: list[Provider] = [("sim:0", {"except_ops": ["Softmax", "Resize", "Glo
 
 
 def default_providers() -> list[Provider]:
-    """The first GPU and the CPU where there is a GPU, else the simulated device and the CPU."""
-    return ["cuda:0", "cpu"] if cuda_devices() > 0 else list(REHEARSAL)
-
-
-def cuda_devices() -> int:
-    """How many CUDA devices CuPy sees; 0 without CuPy or without a driver."""
-    if importlib.util.find_spec("cupy") is None:
-        return 0
-    try:
-        cupy: Any = importlib.import_module("cupy")
-        return int(cupy.cuda.runtime.getDeviceCount())
-    except Exception:  # CuPy raises its own types, and ImportError for a missing driver library: no device
-        return 0
+    """The first GPU and the CPU where hetero can use a GPU, else the simulated device and the CPU."""
+    return ["cuda:0", "cpu"] if cuda_device_count() > 0 else list(REHEARSAL)
 
 
 class SplitModel:

@@ -37,12 +37,6 @@ class PageScore:
         return share_right(self.page_edits, self.page_length)
 
     @property
-    def line_accuracy(self) -> float:
-        """Share of characters right within matched lines, in any order; extra lines count as edits."""
-        edits = sum(line.edits for line in self.lines) + sum(map(len, self.extra))
-        return share_right(edits, sum(len(line.true) for line in self.lines))
-
-    @property
     def exact_lines(self) -> int:
         return sum(line.edits == 0 for line in self.lines)
 

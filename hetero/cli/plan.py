@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -37,7 +36,9 @@ def plan(
     with reported():
         if as_json and dot:
             raise OptionError("--json and --dot exclude each other")
-        made = make_plan(model, provider, strict)
+        from hetero.executor import plan as make_plan
+
+        made = make_plan(model, provider or None, strict=strict)
         if as_json:
             typer.echo(json.dumps(as_data(made, nodes=nodes), indent=2, ensure_ascii=False))
         elif dot:
@@ -46,20 +47,6 @@ def plan(
             from rich.console import Console
 
             show(made, Console(highlight=False), nodes=nodes)
-
-
-def make_plan(model: Path, names: list[str] | None, strict: bool) -> Plan:
-    """The plan of a model file for providers named on the command line. Raises: HeteroError, OSError."""
-    from hetero.model.model import load_model
-    from hetero.planner.planner import plan_model
-    from hetero.providers.registry import resolve
-
-    loaded = load_model(model)
-    with ExitStack() as stack:
-        providers = resolve(names or None)
-        for one in providers:
-            stack.callback(one.close)
-        return plan_model(loaded, providers, strict=strict)
 
 
 def as_data(made: Plan, *, nodes: bool) -> dict[str, Any]:

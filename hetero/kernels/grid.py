@@ -12,7 +12,7 @@ import numpy as np
 from hetero.errors import UnsupportedError
 from hetero.kernels.base import Call, Compiled, computed, kernel, tensor
 from hetero.kernels.limits import bounded
-from hetero.kernels.operands import fail, host_reason, known_ints
+from hetero.kernels.operands import fail, host_reason, known_ints, text_of
 from hetero.kernels.widen import NARROW, widened
 from hetero.kernels.window import spatial
 from hetero.program.operation import Operation
@@ -29,11 +29,6 @@ _MODES = {
 }
 
 
-def _text(op: Operation, name: str, default: str) -> str:
-    value = op.attr(name, default)
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
-
-
 @kernel("GridSample", versions=(16, 20, 22))
 def grid_sample(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
     """X (N, C, D1…Dr), grid (N, o1…or, r) of coordinates in [-1, 1], last axis of X first -> (N, C, o1…or)."""
@@ -46,8 +41,8 @@ def grid_sample(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
     rank = len(extents)
     if len(grid.shape) != rank + 2 or grid.shape[-1] != rank or grid.shape[0] != x.shape[0]:
         fail(op, f"grid of shape {list(grid.shape)} for input of {list(x.shape)}", "grid")
-    mode = _MODES.get(_text(op, "mode", "linear"))
-    padding = _text(op, "padding_mode", "zeros")
+    mode = _MODES.get(text_of(op, "mode", "linear"))
+    padding = text_of(op, "padding_mode", "zeros")
     if mode is None or padding not in ("zeros", "border", "reflection"):
         fail(op, f"unknown mode {op.attr('mode')!r} or padding_mode {padding!r}", "mode")
     if mode == "cubic" and rank != 2:

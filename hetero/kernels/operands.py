@@ -1,4 +1,4 @@
-"""Reading what decides a shape at compile time: axes, known values, scalars, attribute integers."""
+"""Reading what decides a shape at compile time: axes, known values, scalars, text attributes."""
 
 from __future__ import annotations
 
@@ -16,6 +16,12 @@ from hetero.types import HostArray, Spec
 def fail(op: Operation, message: str, operand: str | None = None) -> NoReturn:
     """Raises: KernelError with the message, naming the node."""
     raise KernelError(message, op=op.id, node=op.name, operand=operand)
+
+
+def text_of(op: Operation, name: str, default: str) -> str:
+    """A text attribute, readable where the model's bytes are not UTF-8."""
+    value = op.attr(name, default)
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
 
 
 def axis_of(op: Operation, axis: int, rank: int, operand: str = "axis") -> int:

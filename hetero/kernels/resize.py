@@ -11,7 +11,7 @@ import numpy as np
 from hetero.errors import UnsupportedError
 from hetero.kernels.base import Call, Compiled, computed, kernel, tensor
 from hetero.kernels.limits import bounded
-from hetero.kernels.operands import fail, known
+from hetero.kernels.operands import fail, known, text_of
 from hetero.kernels.resize_axis import (
     COORDINATE_MODES,
     NEAREST_MODES,
@@ -28,8 +28,7 @@ FLOATS = frozenset((np.dtype(np.float32), np.dtype(np.float64)))
 
 
 def _text(op: Operation, name: str, default: str, allowed: Sequence[str]) -> str:
-    value = op.attr(name, default)
-    text = value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+    text = text_of(op, name, default)
     if text not in allowed:
         fail(op, f"{name} {text!r} is not one of {', '.join(allowed)}", name)
     return text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 
 import onnx
 import onnx.defs
@@ -64,6 +65,26 @@ def check_opsets(opsets: Mapping[str, int], where: str = "the model") -> None:
             )
     if len({opsets[d] for d in DEFAULT_DOMAINS if d in opsets}) > 1:
         raise ModelError(f"{where} imports two opsets of domain 'ai.onnx'")
+
+
+def unknown_attribute(names: Iterable[str], domain: str, op_type: str, version: int) -> str | None:
+    """The first of `names` that the operator does not have in this opset; None where onnx knows no such operator.
+
+    Such an attribute is most often what an earlier opset had (Squeeze's `axes`), so to run without it would be to run
+    something else. Names with two leading underscores are an exporter's own notes.
+    """
+    known = _attributes("" if domain in DEFAULT_DOMAINS else domain, op_type, version)
+    if known is None:
+        return None
+    return next((name for name in names if name not in known and not name.startswith("__")), None)
+
+
+@lru_cache(maxsize=4096)
+def _attributes(domain: str, op_type: str, version: int) -> frozenset[str] | None:
+    if not onnx.defs.has(op_type, version, domain):
+        return None
+    schema = onnx.defs.get_schema(op_type, version, domain)
+    return None if schema.deprecated else frozenset(schema.attributes)
 
 
 def _opsets(imports: Iterable[onnx.OperatorSetIdProto], where: str, optional: bool = False) -> dict[str, int]:
@@ -206,6 +227,16 @@ class _Checker:
             elif kind == onnx.AttributeProto.TYPE_PROTOS:
                 for type_ in attribute.type_protos:
                     _check_type(type_, name)
+        version = self.opsets.get("" if node.domain in DEFAULT_DOMAINS else node.domain)
+        if node.attribute and version is not None and (node.domain, node.op_type) not in self.called:
+            unknown = unknown_attribute((a.name for a in node.attribute), node.domain, node.op_type, version)
+            if unknown:
+                raise ModelError(
+                    f"{_op(node)} has no attribute {unknown!r} in opset {version}{self.where}",
+                    node=node.name,
+                    op=_op(node),
+                    operand=unknown,
+                )
 
     def _may_be_omitted(self, node: onnx.NodeProto, index: int) -> None:
         """An empty output name means "left out", which only an optional output may be."""

@@ -12,7 +12,14 @@ import onnx
 import onnx_ir as ir
 
 from hetero.errors import ModelError
-from hetero.model.check import DEFAULT_DOMAINS, MAX_DEPTH, check_ir_version, check_opsets, check_proto
+from hetero.model.check import (
+    DEFAULT_DOMAINS,
+    MAX_DEPTH,
+    check_ir_version,
+    check_opsets,
+    check_proto,
+    unknown_attribute,
+)
 from hetero.model.external import DataFiles
 from hetero.model.tensors import densify, host_tensor
 
@@ -108,11 +115,22 @@ def _copied(source: ir.Model) -> ir.Model:
         check_scopes(part)
         imported = {**source.opset_imports, **part.opset_imports}
         for node in part.all_nodes():
-            if node.op_identifier() not in source.functions and not _imported(node.domain, imported):
+            if node.op_identifier() in source.functions:
+                continue
+            version = _imported(node.domain, imported)
+            if version is None:
                 raise ModelError(
                     f"domain {node.domain or 'ai.onnx'!r} is used but not imported",
                     node=node.name,
                     op=op_id(node),
+                )
+            unknown = unknown_attribute(node.attributes, node.domain, node.op_type, version)
+            if unknown:
+                raise ModelError(
+                    f"{op_id(node)} has no attribute {unknown!r} in opset {version}",
+                    node=node.name,
+                    op=op_id(node),
+                    operand=unknown,
                 )
     with library("the onnx_ir.Model cannot be copied"):
         try:
@@ -122,8 +140,9 @@ def _copied(source: ir.Model) -> ir.Model:
             return ir.from_proto(ir.to_proto(source))
 
 
-def _imported(domain: str, opsets: Mapping[str, int]) -> bool:
-    return any(d in opsets for d in (DEFAULT_DOMAINS if domain in DEFAULT_DOMAINS else (domain,)))
+def _imported(domain: str, opsets: Mapping[str, int]) -> int | None:
+    spellings = DEFAULT_DOMAINS if domain in DEFAULT_DOMAINS else (domain,)
+    return next((opsets[d] for d in spellings if d in opsets), None)
 
 
 def check_scopes(graph: ir.Graph, scopes: tuple[set[ir.Value], ...] = ()) -> None:

@@ -9,7 +9,7 @@ from hetero.planner.graph import PlanGraph
 from hetero.planner.shape_math import LIMIT, elements, shape_arithmetic
 from hetero.program.assemble import LoweredNode
 from hetero.program.operation import Operation
-from hetero.program.program import NO_SLOT, Program
+from hetero.program.program import NO_SLOT, Program, is_body
 from hetero.types import ValueType
 
 
@@ -38,15 +38,7 @@ def named_bodies(op: Operation) -> Iterator[tuple[str, Program]]:
 
 def without_bodies(op: Operation) -> Operation:
     """The operation as a provider sees it that is asked about it alone, its bodies having been asked about before."""
-    kept = {
-        key: value
-        for key, value in op.attributes.items()
-        if not (
-            isinstance(value, Program)
-            or (isinstance(value, tuple) and value and isinstance(value[0], Program))
-        )
-    }
-    return replace(op, attributes=kept)
+    return replace(op, attributes={k: v for k, v in op.attributes.items() if not is_body(v)})
 
 
 def inner_nodes(

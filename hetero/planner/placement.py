@@ -14,7 +14,7 @@ from hetero.planner.shape_math import settle, shape_arithmetic
 from hetero.program.assemble import has_bodies
 from hetero.program.operation import Operation
 from hetero.program.program import Dispatch
-from hetero.providers.base import Match, ProviderConfig
+from hetero.providers.base import Match, ProviderConfig, forbidden
 from hetero.providers.lookup import is_control
 from hetero.types import ValueType
 
@@ -139,18 +139,6 @@ def settle_all(
     if strict:
         _check_strict(graph, placed, providers)
     return placed
-
-
-def forbidden(config: ProviderConfig, op: Operation) -> str | None:
-    """Why the user's `ops` / `except_ops` keep the operation off the provider; None where they do not."""
-    if config.ops is None and not config.except_ops:
-        return None
-    names = {op.id, op.op_type}
-    if names & config.except_ops:
-        return f"{op.id} is in except_ops of {config.name}"
-    if config.ops is not None and not names & config.ops:
-        return f"{op.id} is not in ops of {config.name}"
-    return None
 
 
 def _on_host(provider: str) -> Match:

@@ -9,7 +9,7 @@ from typing import TypeAlias
 from hetero.errors import ProgramError
 from hetero.program.guards import guards_for
 from hetero.program.operation import Operation
-from hetero.program.program import NO_SLOT, Dispatch, Instruction, Port, Program
+from hetero.program.program import NO_SLOT, Dispatch, Instruction, Port, Program, is_body
 from hetero.types import ValueType
 
 Classify: TypeAlias = Callable[[Operation], Dispatch]
@@ -34,10 +34,7 @@ def default_dispatch(op: Operation) -> Dispatch:
 
 def has_bodies(op: Operation) -> bool:
     """Whether an attribute holds a program, or several."""
-    return any(
-        isinstance(v, Program) or (isinstance(v, tuple) and v and isinstance(v[0], Program))
-        for v in op.attributes.values()
-    )
+    return any(map(is_body, op.attributes.values()))
 
 
 def build_program(
@@ -162,7 +159,7 @@ def _classified(op: Operation, classify: Classify) -> Operation:
     for key, value in op.attributes.items():
         if isinstance(value, Program):
             value = _classified_body(value, classify)
-        elif isinstance(value, tuple) and value and isinstance(value[0], Program):
+        elif is_body(value):
             value = tuple(_classified_body(body, classify) for body in value)
         attributes[key] = value
     return replace(op, attributes=attributes)

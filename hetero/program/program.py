@@ -89,3 +89,10 @@ class Program:
         from hetero.program.text import format_program
 
         return format_program(self)
+
+
+def is_body(value: object) -> bool:
+    """Whether an attribute's value is a program, or several."""
+    return isinstance(value, Program) or (
+        isinstance(value, tuple) and bool(value) and isinstance(value[0], Program)
+    )

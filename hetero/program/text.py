@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from hetero.program.operation import Operation
-from hetero.program.program import NO_SLOT, Instruction, Port, Program
+from hetero.program.program import NO_SLOT, Instruction, Port, Program, is_body
 from hetero.types import ValueType
 
 _STEP = "  "
@@ -69,7 +69,7 @@ def _line(instruction: Instruction) -> str:
     for k, slot in enumerate(instruction.inputs):
         last = k < len(instruction.last_use) and instruction.last_use[k]
         operands.append(_slot(slot) + ("!" if last else ""))
-    plain = {k: v for k, v in sorted(op.attributes.items()) if not _is_body(v)}
+    plain = {k: v for k, v in sorted(op.attributes.items()) if not is_body(v)}
     attributes = "".join(f", {k}={_short(v)}" for k, v in plain.items())
     call = f"{op.id}-{op.version}({', '.join(operands)}{attributes if operands else attributes[2:]})"
     name = f" {op.name!r}" if op.name else ""
@@ -84,17 +84,11 @@ def _type(declared: ValueType | None) -> str:
     return "?" if declared is None else str(declared)
 
 
-def _is_body(value: Any) -> bool:
-    return isinstance(value, Program) or (
-        isinstance(value, tuple) and bool(value) and isinstance(value[0], Program)
-    )
-
-
 def _bodies(op: Operation) -> Iterator[tuple[str, Program]]:
     for key, value in sorted(op.attributes.items()):
         if isinstance(value, Program):
             yield key, value
-        elif _is_body(value):
+        elif is_body(value):
             for k, body in enumerate(value):
                 yield f"{key}[{k}]", body
 

@@ -10,7 +10,7 @@ from hetero.errors import ProgramError
 from hetero.program.limits import MAX_DEPTH, MAX_VERSION
 from hetero.program.operation import Operation
 from hetero.program.packing import dumps, loads, pack_ints, unpack_ints
-from hetero.program.program import Dispatch, Instruction, Port, Program, ShapeGuard
+from hetero.program.program import Dispatch, Instruction, Port, Program, ShapeGuard, is_body
 from hetero.program.validate import validate
 from hetero.program.wire_values import (
     TableReader,
@@ -134,7 +134,7 @@ def _encode_operation(op: Operation, tables: TableWriter, depth: int) -> tuple[l
     for key in sorted(op.attributes):
         value = op.attributes[key]
         one = isinstance(value, Program)
-        if one or (isinstance(value, tuple) and value and isinstance(value[0], Program)):
+        if is_body(value):
             shareable = False
             members = [_encode_program(b, tables, depth + 1) for b in ((value,) if one else value)]
             attributes.append([tables.string(key), _BODY if one else _BODIES, members])

@@ -91,11 +91,9 @@ class Provider(ABC):
 
         Applies `ops` / `except_ops` first. An operation with bodies is taken when every operation inside is too.
         """
-        for wanted in (op.id, op.op_type):
-            if wanted in self.config.except_ops:
-                return Match(False, f"{op.id} is in except_ops of {self.name}")
-        if self.config.ops is not None and not {op.id, op.op_type} & self.config.ops:
-            return Match(False, f"{op.id} is not in ops of {self.name}")
+        refused = forbidden(self.config, op)
+        if refused is not None:
+            return Match(False, refused)
         for attribute, body in op.bodies().items():
             known: dict[int, ValueType | None] = {p.slot: p.type for p in (*body.inputs, *body.constants)}
             for inner in body.instructions:
@@ -209,6 +207,18 @@ class Provider(ABC):
 
     def close(self) -> None:  # noqa: B027  (a provider may have nothing to free)
         """Free everything. A second call does nothing."""
+
+
+def forbidden(config: ProviderConfig, op: Operation) -> str | None:
+    """Why the user's `ops` / `except_ops` keep the operation off the provider; None where they do not."""
+    if config.ops is None and not config.except_ops:
+        return None
+    names = {op.id, op.op_type}
+    if names & config.except_ops:
+        return f"{op.id} is in except_ops of {config.name}"
+    if config.ops is not None and not names & config.ops:
+        return f"{op.id} is not in ops of {config.name}"
+    return None
 
 
 def checked_options(config: ProviderConfig, declared: Mapping[str, tuple[type, ...]]) -> dict[str, Any]:

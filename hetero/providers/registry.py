@@ -98,6 +98,11 @@ def kinds() -> tuple[str, ...]:
     return tuple(sorted({*_BUILT_IN, *(e.name for e in metadata.entry_points(group=GROUP))}))
 
 
+def is_kind(name: str) -> bool:
+    """Whether there is a kind of this name; quicker than `kinds` for those built in."""
+    return name in _BUILT_IN or name in kinds()
+
+
 def default_names() -> tuple[str, ...]:
     """Every CUDA device found, then "cpu"."""
     return (*(f"cuda:{i}" for i in range(cuda_device_count())), "cpu")

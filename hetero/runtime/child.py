@@ -115,7 +115,14 @@ class ChildExecutor:
             values.update(zip(receive.values, parcel, strict=True))
             self._bytes_in += sum(map(value_bytes, parcel))
         program = task.program
-        results = self._runners[task.partition].run([values[p.name] for p in program.inputs])
+        try:
+            inputs = [values[p.name] for p in program.inputs]
+        except KeyError as cause:
+            raise TransportError(
+                f"partition {task.partition} reads a value that no parcel and no earlier partition brought",
+                operand=str(cause.args[0]),
+            ) from cause
+        results = self._runners[task.partition].run(inputs)
         values.update(zip([p.name for p in program.outputs], results, strict=True))
         sent = [[self._to_host(values[name]) for name in send.values] for send in task.sends]
         self._bytes_out += sum(value_bytes(v) for parcel in sent for v in parcel)
@@ -123,8 +130,8 @@ class ChildExecutor:
             values.pop(name, None)
         if task.last:
             self._steps.pop(step, None)
-            # errors of enqueued work belong to this step, not to the next one
-            self.provider.synchronize()
+        # errors of enqueued work belong to this step, not to one that another thread runs next
+        self.provider.synchronize()
         return sent
 
     def _to_host(self, value: Value) -> Value:

@@ -115,3 +115,5 @@ class InlineChildren(Children):
         children, self._children = self._children, {}
         for child in children.values():
             child.close()
+        for provider in self._providers:  # those without a partition have no child that does it
+            provider.close()

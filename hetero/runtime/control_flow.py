@@ -77,16 +77,20 @@ class ControlFlow(ABC):
                     operand=program.outputs[output].name,
                 )
             return self.provider.run(dynamic(lambda arrays: (_stack(arrays, axis),)), list(parts))[0]
+        extents, dtype = self.declared(program, output)
+        axis = axis + len(extents) + 1 if axis < 0 else axis
+        return self.provider.upload(np.empty((*extents[:axis], 0, *extents[axis:]), dtype))
+
+    def declared(self, program: Program, output: int) -> tuple[tuple[int, ...], np.dtype[Any]]:
+        """(extents, dtype) of one iteration's scan output where no iteration shows them; unknown extents are 0."""
         declared = program.outputs[output].type
         if not isinstance(declared, TensorType) or declared.dtype is None:
             raise UnsupportedError(
                 f"a loop of no iterations needs the declared type of scan output {program.outputs[output].name!r}",
                 operand=program.outputs[output].name,
             )
-        extents = [d if isinstance(d, int) else 0 for d in declared.shape or ()]
-        axis = axis + len(extents) + 1 if axis < 0 else axis
-        extents.insert(axis, 0)
-        return self.provider.upload(np.empty(extents, numpy_dtype(declared.dtype)))
+        extents = tuple(d if isinstance(d, int) else 0 for d in declared.shape or ())
+        return extents, numpy_dtype(declared.dtype)
 
     def slice_at(self, array: Any, index: int, axis: int) -> Any:
         """array[..., index, ...] along `axis`, as a view where the provider can."""
@@ -185,12 +189,92 @@ class Scan(ControlFlow):
         return (*state, *stacked)
 
 
+class BatchedScan(ControlFlow):
+    """Iteration over slices of each sample of a batch on its own, (batch, time, …) each operand. ONNX Scan-8.
+
+    Scan outputs are zero past the end of a sample that is shorter than the others.
+    """
+
+    def run(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
+        program = self.program("body")
+        n_scan_inputs = int(self.op.attr("num_scan_inputs"))
+        own, captures = inputs[1 : self.n_inputs], list(inputs[self.n_inputs :])
+        n_state = len(own) - n_scan_inputs
+        states, sources = own[:n_state], own[n_state:]
+        reverse = self.op.attr("directions") or (0,) * n_scan_inputs
+        batch, time = self._extents(states, sources)
+        finals: list[list[Any]] = [[] for _ in states]
+        scans: list[list[list[Any]]] = [[] for _ in program.outputs[n_state:]]
+        for sample, length in enumerate(self._lengths(inputs[0], batch, time)):
+            state = [self.slice_at(s, sample, 0) for s in states]
+            rows = [self.slice_at(s, sample, 0) for s in sources]
+            for scan in scans:
+                scan.append([])
+            for k in range(length):
+                at = [
+                    self.slice_at(row, length - 1 - k if r else k, 0)
+                    for row, r in zip(rows, reverse, strict=True)
+                ]
+                results = self.body("body", [*state, *at, *captures])
+                state = results[:n_state]
+                for scan, value in zip(scans, results[n_state:], strict=True):
+                    scan[-1].append(value)
+            for final, value in zip(finals, state, strict=True):
+                final.append(value)
+        return (
+            *(
+                self.stack(f, 0, program, n) if f else s
+                for n, (f, s) in enumerate(zip(finals, states, strict=True))
+            ),
+            *(self._padded(scan, time, program, n_state + n) for n, scan in enumerate(scans)),
+        )
+
+    def _extents(self, states: Sequence[Any], sources: Sequence[Any]) -> tuple[int, int]:
+        shapes = [tuple(s.shape) for s in sources]
+        if any(len(shape) < 2 for shape in shapes) or len({shape[:2] for shape in shapes}) != 1:
+            raise KernelError(
+                f"scan inputs must agree in their axes 0 (batch) and 1 (time), but are {shapes}"
+            )
+        batch, time = shapes[0][:2]
+        for state in states:
+            if tuple(state.shape)[:1] != (batch,):
+                raise KernelError(f"a state of shape {list(state.shape)} does not fit a batch of {batch}")
+        return int(batch), int(time)
+
+    def _lengths(self, given: Any, batch: int, time: int) -> list[int]:
+        if given is None:
+            return [time] * batch
+        host = given if isinstance(given, np.ndarray) else self.provider.download(given)
+        if host.shape != (batch,) or not all(0 <= n <= time for n in host.tolist()):
+            raise KernelError(
+                f"must hold a length from 0 to {time} for each of {batch} samples, but is {host.tolist()}",
+                operand="sequence_lens",
+            )
+        return [int(n) for n in host]
+
+    def _padded(self, samples: Sequence[Sequence[Any]], time: int, program: Program, output: int) -> Any:
+        shown = next((part for sample in samples for part in sample), None)
+        if shown is None:
+            extents, dtype = self.declared(program, output)
+            return self.provider.upload(np.zeros((len(samples), time, *extents), dtype))
+        zero = None
+        if any(len(sample) < time for sample in samples):
+            zero = self.provider.upload(np.zeros(tuple(shown.shape), shown.dtype))
+        rows = [
+            self.stack([*sample, *[zero] * (time - len(sample))], 0, program, output) for sample in samples
+        ]
+        return self.stack(rows, 0, program, output)
+
+
 _FLOWS: dict[str, type[ControlFlow]] = {"If": If, "Loop": Loop, "Scan": Scan}
 
 
 def control_flow(instruction: Instruction, context: Context, depth: int) -> ControlFlow:
     """The runner of one instruction. Raises: UnsupportedError for an op that is no control flow we know."""
-    kind = _FLOWS.get(instruction.op.op_type) if instruction.op.domain == "" else None
+    op = instruction.op
+    kind = _FLOWS.get(op.op_type) if op.domain == "" else None
+    if kind is Scan and op.version < 9:
+        kind = BatchedScan
     if kind is None:
-        raise UnsupportedError(f"{instruction.op.id} carries graphs, but is no control flow known here")
+        raise UnsupportedError(f"{op.id} carries graphs, but is no control flow known here")
     return kind(instruction, context, depth)

@@ -45,10 +45,6 @@ class KernelCache:
             self._entries.popitem(last=False)
         return compiled
 
-    def clear(self) -> None:
-        """Forget every kernel."""
-        self._entries.clear()
-
 
 def _is_passing(spec: Spec) -> bool:
     """Whether the spec has a value that is too large for the key and belongs to one run."""

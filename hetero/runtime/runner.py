@@ -233,9 +233,10 @@ class Runner:
             value = inputs[k]
             if isinstance(value, np.ndarray) and value.size <= _VALUE_LIMIT:
                 live.slots[self.program.inputs[k].slot].value = value.copy()
+        if self._value_inputs and any(known[0] == key[0] for known in self._roots):
+            self._value_misses += 1  # shapes that are known, with values that are not
         section = self._build(0, live, None, ())
         self._keep(self._roots, key, section)
-        self._value_misses += 1
         return section
 
     def _entry(self, specs: Sequence[Spec]) -> Liveness:
@@ -254,7 +255,8 @@ class Runner:
         try:
             key = section.tail()
         except Exception as error:
-            raise locate(error, instruction, self.provider) from error.__cause__
+            ours = locate(error, instruction, self.provider)
+            raise ours from ours.__cause__
         following = section.next.get(key)
         if following is not None:
             self._call(following)
@@ -272,7 +274,8 @@ class Runner:
             deque(map(operator.call, calls), maxlen=0)  # a loop in C: a quarter faster than a for statement
         except Exception as error:
             at = section.nodes[len(section.calls) - operator.length_hint(calls) - 1]
-            raise locate(error, self.program.instructions[at], self.provider) from error.__cause__
+            ours = locate(error, self.program.instructions[at], self.provider)
+            raise ours from ours.__cause__
 
     def _build(
         self, start: int, live: Liveness, previous: Section | None, key: Key, *, call: bool = True

@@ -63,11 +63,12 @@ def located(instruction: Instruction, provider: Provider) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        raise locate(error, instruction, provider) from error.__cause__
+        ours = locate(error, instruction, provider)
+        raise ours from ours.__cause__
 
 
 def locate(error: Exception, instruction: Instruction, provider: Provider) -> HeteroError:
-    """`error` as one of ours, with node, op and device filled in."""
+    """`error` as one of ours, with node, op and device filled in; its `__cause__` is set (raise it `from` that)."""
     where = {"node": instruction.op.name, "op": instruction.op.id, "device": provider.name}
     if isinstance(error, HeteroError):
         return error.at(**where)

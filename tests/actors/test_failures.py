@@ -73,6 +73,12 @@ def test_a_death_names_the_device_also_when_a_consumer_reports_it(times: int) ->
         (rex.OutOfMemoryError("memory"), "out of memory"),
         (died("The actor died because its node has died."), "node"),
         (rex.WorkerCrashedError(), "died unexpectedly"),
+        (
+            died(
+                "an error raised in its creation task, \x1b[36mray::C()\x1b[39m\n  File 3\nImportError: no x\n"
+            ),
+            "could not start: ImportError: no x",
+        ),
     ],
 )
 def test_how_a_child_went_is_said_in_a_few_words(error: Any, words: str) -> None:

@@ -142,6 +142,22 @@ CASES: dict[str, tuple[Callable[[], onnx.ModelProto], str]] = {
         lambda: changed(lambda m: m.graph.node[0].attribute.add(name="a", i=1)),
         "'a' has no type",
     ),
+    "attribute of an earlier opset": (
+        lambda: model([node("Squeeze", ["x"], ["y"], name="squeeze", axes=[0])]),
+        "Squeeze has no attribute 'axes' in opset 21.*'squeeze'",
+    ),
+    "unknown attribute in a function": (
+        lambda: model(
+            [node("A", ["x"], ["y"], domain="f")],
+            domains={"f": 1},
+            functions=[
+                helper.make_function(
+                    "f", "A", ["a"], ["b"], [node("Relu", ["a"], ["b"], k=1)], [helper.make_opsetid("", 21)]
+                )
+            ],
+        ),
+        "no attribute 'k' in opset 21 in function f::A",
+    ),
     "no op_type": (lambda: changed(lambda m: m.graph.node[0].ClearField("op_type")), "no op_type"),
 }
 
@@ -176,6 +192,27 @@ def test_an_ir_model_is_checked_like_a_file() -> None:
         load_model(broken)
     with pytest.raises(ModelError, match="no opset"):
         load_model(ir.Model(ir.Graph([], [], nodes=[], name="g"), ir_version=10))
+
+
+def test_an_ir_models_attributes_are_held_against_the_opset() -> None:
+    early = model([node("Squeeze", ["x"], ["y"], axes=[0])], opset=11)
+    assert load_model(ir.from_proto(early)).opsets == {"": 11}
+    late = model([node("Squeeze", ["x"], ["y"], axes=[0])], opset=13)
+    with pytest.raises(ModelError, match="Squeeze has no attribute 'axes' in opset 13"):
+        load_model(ir.from_proto(late))
+
+
+def test_attributes_are_free_where_onnx_has_no_say() -> None:
+    own = helper.make_function(
+        "", "Relu", ["a"], ["b"], [node("Neg", ["a"], ["b"])], [helper.make_opsetid("", 21)], ["k"]
+    )
+    for proto in (
+        model([node("Foo", ["x"], ["y"], domain="my.domain", k=1)], domains={"my.domain": 3}),
+        model([node("Relu", ["x"], ["y"], __note="exported")]),
+        model([node("Relu", ["x"], ["y"], k=1)], functions=[own]),
+    ):
+        assert load_model(proto).outputs[0][0] == "y"
+        assert load_model(ir.from_proto(proto)).outputs[0][0] == "y"
 
 
 def test_a_recursive_function_is_refused() -> None:

@@ -50,6 +50,8 @@ def test_names_pairs_and_objects_give_providers_in_their_order() -> None:
 def test_built_in_kinds_need_no_installed_distribution(installed: list[metadata.EntryPoint]) -> None:
     assert [p.name for p in registry.resolve(["cpu", "sim"])] == ["cpu", "sim:0"]
     assert registry.kinds() == ("cpu", "cuda", "sim")
+    assert registry.is_kind("cuda")
+    assert not registry.is_kind("third")
 
 
 def test_the_cpu_may_be_there_several_times() -> None:
@@ -156,6 +158,7 @@ def test_a_third_partys_kind_comes_from_its_entry_point(installed: list[metadata
     assert type(provider) is ThirdParty
     assert provider.name == "third:3"
     assert "third" in registry.kinds()
+    assert registry.is_kind("third")
 
 
 @pytest.mark.parametrize(

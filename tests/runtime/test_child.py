@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -89,6 +90,16 @@ def test_a_failed_partition_drops_its_step_and_no_other() -> None:
     assert pair.children[0].run(2, 2, pair.second(2, two))
 
 
+def test_an_error_on_the_stream_belongs_to_the_partition_that_enqueued_it_though_it_sends_nothing() -> None:
+    pair = Pair()
+    child, sent = pair.children[0], pair.second(1, pair.first(1))
+    child._tasks[2] = dataclasses.replace(child._tasks[2], sends=(), last=False)
+    child._steps[1]["i"] = np.array([9])
+    with pytest.raises(KernelError) as caught:
+        child.run(2, 1, sent)
+    assert (caught.value.step, caught.value.op) == (1, "Gather")
+
+
 def test_what_does_not_belong_to_the_child_is_refused() -> None:
     pair = Pair()
     with pytest.raises(TransportError, match="partition 1"):
@@ -97,6 +108,10 @@ def test_what_does_not_belong_to_the_child_is_refused() -> None:
         pair.children[0].run(0, 1, [])
     with pytest.raises(TransportError, match="values"):
         pair.children[0].run(0, 1, [[X]])
+    with pytest.raises(TransportError, match="no earlier partition") as caught:
+        pair.children[0].run(2, 2, pair.second(1, pair.first(1)))
+    assert caught.value.operand
+    pair.children[0].drop(1)
     assert pair.children[0].stats()["resident_steps"] == 0
 
 

@@ -121,3 +121,55 @@ def test_bodies_are_bound_once_and_reused_over_iterations() -> None:
         r(np.array(10), np.array(True), f32(3), f32(6))
     assert r.runner.statistics.sections_built == built
     assert r.runner.statistics.bodies_built == 1
+
+
+BATCHED = (
+    '<ir_version: 3, opset_import: ["": 8]>\n'
+    "g (int64[B] lens, float[B, 2] s0, float[B, T, 2] x) => (float[B, 2] s, float[B, T, 2] y) {"
+    " s, y = Scan (lens, s0, x) <num_scan_inputs=1, directions=[0],"
+    " body = body (float[2] a, float[2] e) => (float[2] b, float[2] o) { b = Add(a, e) o = Identity(b) }> }"
+)
+SAMPLES = np.arange(1, 13, dtype=np.float32).reshape(2, 3, 2)
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("lengths", [[3, 3], [2, 3], [0, 1], [0, 0]])
+def test_a_batched_scan_runs_each_sample_to_its_own_length(
+    provider: str, reverse: bool, lengths: list[int]
+) -> None:
+    r = rig(BATCHED.replace("directions=[0]", f"directions=[{int(reverse)}]"), provider)
+    s, y = r(np.array(lengths), f32([[0, 0], [100, 200]]), SAMPLES)
+    states, scanned = f32([[0, 0], [100, 200]]), np.zeros((2, 3, 2), np.float32)
+    for sample, length in enumerate(lengths):
+        for k in range(length):
+            states[sample] += SAMPLES[sample, length - 1 - k if reverse else k]
+            scanned[sample, k] = states[sample]
+    assert np.array_equal(s, states)
+    assert np.array_equal(y, scanned)
+    assert y.dtype == np.float32
+
+
+def test_a_batched_scan_without_lengths_runs_to_the_end() -> None:
+    text = BATCHED.replace("int64[B] lens, ", "").replace("(lens,", '("",')
+    s, y = rig(text)(f32([[0, 0], [100, 200]]), SAMPLES)
+    assert np.array_equal(s, f32([[9, 12], [127, 230]]))
+    assert np.array_equal(y[0], f32([[1, 2], [4, 6], [9, 12]]))
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_a_batched_scan_of_an_empty_batch_has_empty_results(provider: str) -> None:
+    s, y = rig(BATCHED, provider)(np.zeros(0, np.int64), f32(np.zeros((0, 2))), f32(np.zeros((0, 3, 2))))
+    assert s.shape == (0, 2)
+    assert y.shape == (0, 3, 2)
+
+
+@pytest.mark.parametrize("lengths", [[4, 1], [-1, 1], [1], [[1, 1]]])
+def test_lengths_that_do_not_fit_a_batched_scan_are_an_error(lengths: list[int]) -> None:
+    with pytest.raises(KernelError, match=r"a length from 0 to 3 for each of 2 samples.*sequence_lens"):
+        rig(BATCHED)(np.array(lengths), f32([[0, 0], [0, 0]]), SAMPLES)
+
+
+def test_operands_of_a_batched_scan_must_agree_in_their_batch() -> None:
+    with pytest.raises(KernelError, match="does not fit a batch of 2"):
+        rig(BATCHED)(np.array([1, 1]), f32([[0, 0]]), SAMPLES)

@@ -223,6 +223,25 @@ def test_an_error_names_node_op_and_device_and_leaves_the_runner_usable() -> Non
         assert np.array_equal(r(x, np.array([2]))[0], -x[2:])
 
 
+@pytest.mark.parametrize(("method", "runs_before"), [("bind", 0), ("bind", 1), ("run", 0)])
+def test_an_error_that_is_not_ours_becomes_the_cause_of_one_that_is(
+    method: str, runs_before: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    r = rig(HEAD + "g (float[3] x) => (int64[1, k] i) { [clip] b = Relu(x) [look] i = NonZero(b) }")
+    for _ in range(runs_before):
+        r(f32(3))
+    broken = ZeroDivisionError("of its own")
+
+    def breaks(*_: object) -> None:
+        raise broken
+
+    monkeypatch.setattr(r.provider, method, breaks)
+    with pytest.raises(KernelError, match="ZeroDivisionError: of its own") as caught:
+        r(f32(3))
+    assert caught.value.node == ("look" if method == "run" else "clip")
+    assert caught.value.__cause__ is broken
+
+
 def test_a_table_is_cleared_in_place() -> None:
     table = Table(3)
     values = table.values
@@ -295,3 +314,13 @@ def test_what_can_never_run_says_so_in_the_run() -> None:
     r.runner.prepare()
     with pytest.raises(GuardError, match="bad"):
         r(f32(6))
+
+
+def test_many_shapes_do_not_count_as_values_that_never_repeat() -> None:
+    r = rig(
+        HEAD + "g (float[k] x, int64[1] n) => (float[m] y) { e = Reshape(x, n) y = Neg(e) }",
+        max_specializations=2,
+    )
+    for size in range(1, 40):
+        assert r(np.ones(size, np.float32), np.array([-1]))[0].shape == (size,)
+    assert r.runner._value_inputs == (1,)
