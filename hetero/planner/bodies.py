@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from hetero.planner.graph import PlanGraph
@@ -25,17 +25,6 @@ class InnerNode:
     host: bool
 
 
-def named_bodies(op: Operation) -> Iterator[tuple[str, Program]]:
-    """The bodies of an operation with the names they have in a path."""
-    for key, value in op.attributes.items():
-        if isinstance(value, Program):
-            yield f"{op.name}.{key}", value
-        elif isinstance(value, tuple):
-            for k, member in enumerate(value):
-                if isinstance(member, Program):
-                    yield f"{op.name}.{key}[{k}]", member
-
-
 def without_bodies(op: Operation) -> Operation:
     """The operation as a provider sees it that is asked about it alone, its bodies having been asked about before."""
     return replace(op, attributes={k: v for k, v in op.attributes.items() if not is_body(v)})
@@ -48,8 +37,8 @@ def inner_nodes(
     bounds those that are small constants or results of shape arithmetic, so that a body's shapes may build on them."""
     found: list[InnerNode] = []
     captured = operands[len(operands) - op.n_captures :]
-    for name, body in named_bodies(op):
-        inside = (*path, name)
+    for name, body in op.bodies().items():
+        inside = (*path, f"{op.name}.{name}")
         graph = _graph_of(body)
         entries = body.inputs[len(body.inputs) - body.n_captures :]
         small = {

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hetero.errors import PlanError, ProgramError
-from hetero.planner.bodies import named_bodies
 from hetero.planner.plan import CALLER, Plan
 from hetero.program.program import Program
 from hetero.program.validate import validate
@@ -43,9 +42,8 @@ def constants_of(program: Program) -> Iterator[str]:
     for port in program.constants:
         yield port.name
     for instruction in program.instructions:
-        if instruction.op.attributes:
-            for _, body in named_bodies(instruction.op):
-                yield from constants_of(body)
+        for body in instruction.op.bodies().values():
+            yield from constants_of(body)
 
 
 def _check_providers(plan: Plan) -> None:

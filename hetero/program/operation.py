@@ -52,10 +52,16 @@ class Operation:
         return self.attributes.get(name, default)
 
     def bodies(self) -> dict[str, Program]:
-        """The graph-valued attributes, lowered."""
+        """The graph-valued attributes, lowered, by name ("body"; "bodies[1]" in a list of them)."""
         from hetero.program.program import Program
 
-        return {k: v for k, v in self.attributes.items() if isinstance(v, Program)}
+        found: dict[str, Program] = {}
+        for key, value in self.attributes.items():
+            if isinstance(value, Program):
+                found[key] = value
+            elif isinstance(value, tuple):
+                found |= {f"{key}[{k}]": body for k, body in enumerate(value) if isinstance(body, Program)}
+        return found
 
     def __str__(self) -> str:
         attrs = ", ".join(f"{k}={_short(v)}" for k, v in sorted(self.attributes.items()))

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from hetero.program.operation import Operation
 from hetero.program.program import NO_SLOT, Instruction, Port, Program, is_body
 from hetero.types import ValueType
 
@@ -46,7 +45,7 @@ def _lines(program: Program) -> Iterator[str]:
         yield f"{_STEP}guard {guard.input}[{guard.axis}] == {guard.dim}"
     for instruction in program.instructions:
         yield _STEP + _line(instruction)
-        for key, body in _bodies(instruction.op):
+        for key, body in sorted(instruction.op.bodies().items(), key=lambda item: item[0].partition("[")[0]):
             rows = _lines(body)
             yield f"{_STEP * 2}{key} = {next(rows)}"
             for row in rows:
@@ -82,15 +81,6 @@ def _slot(slot: int) -> str:
 
 def _type(declared: ValueType | None) -> str:
     return "?" if declared is None else str(declared)
-
-
-def _bodies(op: Operation) -> Iterator[tuple[str, Program]]:
-    for key, value in sorted(op.attributes.items()):
-        if isinstance(value, Program):
-            yield key, value
-        elif is_body(value):
-            for k, body in enumerate(value):
-                yield f"{key}[{k}]", body
 
 
 def _short(value: Any) -> str:

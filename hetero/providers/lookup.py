@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any, NoReturn
 
-from hetero.errors import HeteroError, KernelError, UnsupportedError
+from hetero.errors import HeteroError, KernelError, MemoryLimitError, UnsupportedError
 from hetero.kernels.base import Compiled, KernelDef, lookup
 from hetero.program.operation import Operation
 from hetero.types import Spec, ValueType
@@ -51,11 +51,13 @@ def compile_kernel(
 
 
 def failure(error: Exception, op: Operation | None, device: str) -> HeteroError:
-    """What stands for `error` out of a kernel of `op`: itself where it is one of ours, else a KernelError it causes."""
+    """What stands for `error` out of a kernel of `op`: itself where it is one of ours, else a KernelError
+    (MemoryLimitError where memory ran out) that it causes."""
     where = {"op": op.id, "node": op.name or None} if op is not None else {}
     if isinstance(error, HeteroError):
         return error.at(device=device, **where)
-    wrapped = KernelError(f"{type(error).__name__}: {error}")
+    kind = MemoryLimitError if isinstance(error, MemoryError) else KernelError
+    wrapped = kind(f"{type(error).__name__}: {error}")
     wrapped.__cause__ = error
     return wrapped.at(device=device, **where)
 

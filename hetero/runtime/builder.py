@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from hetero.kernels.base import Call, Compiled, KernelDef
 from hetero.kernels.quiet import bare
@@ -12,10 +12,10 @@ from hetero.program.program import NO_SLOT, Dispatch, Instruction
 from hetero.providers.base import Buffer, Provider
 from hetero.runtime.arena import Lease
 from hetero.runtime.folding import Results, fold
-from hetero.runtime.operands import UINT8, Gather, gatherer, make_contiguous
+from hetero.runtime.operands import UINT8, Gather, gatherer, make_contiguous, run_once
 from hetero.runtime.section import Key, Section, Tail, located
 from hetero.runtime.slots import NOTHING, Kind, Liveness, Slot
-from hetero.runtime.tails import control_tail, dynamic_tail, late_tail, publisher
+from hetero.runtime.tails import Publish, control_tail, dynamic_tail, late_tail, publisher
 from hetero.types import ABSENT, Array, SequenceSpec, TensorSpec
 
 if TYPE_CHECKING:
@@ -56,9 +56,7 @@ class Builder:
         slots = self.live.slots
         operands = [NOTHING if s == NO_SLOT else slots[s] for s in instruction.inputs]
         if instruction.dispatch is Dispatch.CONTROL:
-            gather = self._gather(instruction, operands)
-            flow = self.runner.control_flow(self.at)
-            return control_tail(flow, gather, publisher(instruction, self.table))
+            return control_tail(self.runner.control_flow(self.at), *self._ends(instruction, operands))
         folded = fold(self.runner, self.at, definition, operands)
         if folded is not None:
             self._define_folded(instruction, *folded)
@@ -72,12 +70,11 @@ class Builder:
         on_host = not self.provider.is_host and self.runner.on_host(self.at)
         specs = [o.known_spec() for o in operands]
         if missing or on_host:
-            gather, publish = self._gather(instruction, operands), publisher(instruction, self.table)
-            return late_tail(self.runner, self.at, specs, missing, gather, publish, on_host=on_host)
+            ends = self._ends(instruction, operands)
+            return late_tail(self.runner, self.at, specs, missing, *ends, on_host=on_host)
         compiled = self.runner.compile(self.at, self.provider, specs)
         if compiled.run is not None:
-            gather, publish = self._gather(instruction, operands), publisher(instruction, self.table)
-            return dynamic_tail(self.provider, compiled, gather, publish)
+            return dynamic_tail(self.provider, compiled, *self._ends(instruction, operands))
         if compiled.view is not None and self._view(instruction, operands, compiled):
             return None
         self._bind(instruction, operands, compiled)
@@ -124,6 +121,10 @@ class Builder:
         ]
         return gatherer(fixed, moving, self.table)
 
+    def _ends(self, instruction: Instruction, operands: Sequence[Slot]) -> tuple[Gather, Publish]:
+        """Where a tail takes its operands from, and where its results go."""
+        return self._gather(instruction, operands), publisher(instruction, self.table)
+
     # -- layout --------------------------------------------------------------------------------------------------
     def _view(self, instruction: Instruction, operands: Sequence[Slot], compiled: Compiled) -> bool:
         """Define the outputs as views where the strides allow. False: compute them (a copy)."""
@@ -156,18 +157,14 @@ class Builder:
             for k, (s, spec) in enumerate(zip(instruction.outputs, compiled.outputs, strict=True))
             if s != NO_SLOT and isinstance(spec, TensorSpec)
         ]
-        n_outputs, statistics = len(instruction.outputs), self.runner.statistics
+        statistics = self.runner.statistics
 
         def step() -> None:
             inputs = [table[source], *others]
             views = provider.view(compiled, inputs)
             if views is None:  # these strides allow no view: a copy, into memory of its own
-                made: list[Any] = [None] * n_outputs
-                for k, _, spec in places:
-                    made[k] = provider.empty(spec)
-                provider.bind(compiled, inputs, made, None)()
+                views = run_once(provider, compiled, inputs)
                 statistics.view_copies += 1
-                views = tuple(made)
             for k, s, _ in places:
                 table[s] = views[k]
 

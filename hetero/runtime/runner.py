@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 _VALUE_LIMIT = 64
 """Elements of an input whose value may take part in the signature."""
+Signature = tuple[Key, tuple[bytes | None, ...]]
+"""Specs of all inputs, and the values of those that decide shapes."""
 BODY_SPECIALIZATIONS = 4
 """Input signatures that a body of control flow keeps bound."""
 
@@ -72,7 +74,7 @@ class Context:
     weights: Mapping[str, HostArray]
     statistics: Statistics = field(default_factory=Statistics)
     arenas: list[Arena] = field(default_factory=list)
-    uploaded: dict[str, Any] = field(default_factory=dict)
+    constants: dict[str, Slot] = field(default_factory=dict)
 
     def arena(self, depth: int) -> Arena:
         """The arena of a nesting level."""
@@ -81,9 +83,14 @@ class Context:
         return self.arenas[depth]
 
     def weight(self, name: str) -> Slot:
-        """The constant slot (without its place) of an initializer; its device copy is shared by all programs."""
-        value = self.weights[name]
-        return Slot(Kind.CONSTANT, TensorSpec(value.dtype, value.shape), -1, False, None, value)
+        """The constant slot of an initializer, one for all programs, so that its device copy is shared too."""
+        slot = self.constants.get(name)
+        if slot is None:
+            value = self.weights[name]
+            array = value if self.provider.is_host else None
+            spec = TensorSpec(value.dtype, value.shape)
+            slot = self.constants[name] = Slot(Kind.CONSTANT, spec, -1, False, array, value)
+        return slot
 
 
 class Runner:
@@ -104,8 +111,8 @@ class Runner:
         self.analysis = analyse(program)
         self.table = Table(program.n_slots)
         self.folded: dict[int, tuple[HostArray | None, ...]] = {}
-        self._constants = {p.slot: self._constant(p.name, p.slot) for p in program.constants}
-        self._roots: OrderedDict[Any, Section] = OrderedDict()
+        self._constants = {p.slot: context.weight(p.name) for p in program.constants}
+        self._roots: OrderedDict[Signature, Section] = OrderedDict()
         self._limit = context.options.max_specializations if depth == 0 else BODY_SPECIALIZATIONS
         self._value_inputs = self.analysis.value_inputs
         self._value_misses = 0
@@ -116,14 +123,6 @@ class Runner:
         }
         for instruction in program.instructions:
             self._types.update(zip(instruction.outputs, instruction.types, strict=True))
-
-    def _constant(self, name: str, slot: int) -> Slot:
-        shared = self.context.uploaded.get(name)
-        if shared is None:
-            shared = self.context.uploaded[name] = self.context.weight(name)
-            if self.provider.is_host:
-                shared.array = shared.value
-        return shared
 
     # -- what sections ask for -----------------------------------------------------------------------------------
     def compile(self, at: int, provider: Provider, specs: Sequence[Spec]) -> Compiled:
@@ -175,7 +174,7 @@ class Runner:
             return
         key = tuple(s for s in specs if s is not None)
         with suppress(HeteroError):
-            self._keep(self._roots, key, self._build(0, self._entry(key), None, (), call=False))
+            self._keep(self._roots, (key, ()), self._build(0, self._entry(key), None, (), call=False))
 
     def run(self, inputs: Sequence[Any]) -> list[Any]:
         """Outputs for inputs, both in the program's order: arrays of the provider (or host arrays, which a device
@@ -212,27 +211,21 @@ class Runner:
             return SequenceValue([there[id(v)] for v in value], value.dtype)
         return value
 
-    def _signature(self, inputs: Sequence[Any]) -> Any:
+    def _signature(self, inputs: Sequence[Any]) -> Signature:
         specs = tuple([value_spec(v) for v in inputs])
-        if not self._value_inputs:
-            return specs
-        values = tuple(
-            v.tobytes() if isinstance(v := inputs[k], np.ndarray) and v.size <= _VALUE_LIMIT else None
-            for k in self._value_inputs
-        )
+        values = tuple([inputs[k].tobytes() if _is_small(inputs[k]) else None for k in self._value_inputs])
         return specs, values
 
-    def _root(self, key: Any, inputs: Sequence[Any]) -> Section:
+    def _root(self, key: Signature, inputs: Sequence[Any]) -> Section:
         section = self._roots.get(key)
         if section is not None:
             self._roots.move_to_end(key)
             self._call(section)
             return section
-        live = self._entry([value_spec(v) for v in inputs])
+        live = self._entry(key[0])
         for k in self._value_inputs:
-            value = inputs[k]
-            if isinstance(value, np.ndarray) and value.size <= _VALUE_LIMIT:
-                live.slots[self.program.inputs[k].slot].value = value.copy()
+            if _is_small(inputs[k]):
+                live.slots[self.program.inputs[k].slot].value = inputs[k].copy()
         if self._value_inputs and any(known[0] == key[0] for known in self._roots):
             self._value_misses += 1  # shapes that are known, with values that are not
         section = self._build(0, live, None, ())
@@ -242,8 +235,8 @@ class Runner:
     def _entry(self, specs: Sequence[Spec]) -> Liveness:
         """What is live when the program starts: constants, and inputs of these specs."""
         live = Liveness()
-        for port, slot in zip(self.program.constants, self._constants.values(), strict=True):
-            live.define(port.slot, slot)
+        for index, slot in self._constants.items():
+            live.define(index, slot)
         for port, spec in zip(self.program.inputs, specs, strict=True):
             kind = Kind.BORROWED if isinstance(spec, TensorSpec) else Kind.SEQUENCE
             live.define(port.slot, Slot(Kind.NOTHING if spec == ABSENT else kind, spec, port.slot, True))
@@ -331,6 +324,11 @@ class Runner:
         self._roots.clear()
         for flow in self._flows.values():
             flow.close()
+
+
+def _is_small(value: Any) -> bool:
+    """Whether an input that decides shapes takes part in the signature by its value."""
+    return isinstance(value, np.ndarray) and value.size <= _VALUE_LIMIT
 
 
 def _declared_spec(type_: ValueType | None) -> TensorSpec | None:

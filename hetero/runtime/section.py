@@ -8,10 +8,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from hetero.errors import HeteroError, KernelError, MemoryLimitError
+from hetero.errors import HeteroError
 from hetero.kernels.base import Call
 from hetero.program.program import Instruction
 from hetero.providers.base import Provider
+from hetero.providers.lookup import failure
 from hetero.runtime.arena import Lease
 from hetero.runtime.slots import Liveness
 from hetero.types import ABSENT, SequenceSpec, SequenceValue, Spec, TensorSpec
@@ -69,10 +70,4 @@ def located(instruction: Instruction, provider: Provider) -> Iterator[None]:
 
 def locate(error: Exception, instruction: Instruction, provider: Provider) -> HeteroError:
     """`error` as one of ours, with node, op and device filled in; its `__cause__` is set (raise it `from` that)."""
-    where = {"node": instruction.op.name, "op": instruction.op.id, "device": provider.name}
-    if isinstance(error, HeteroError):
-        return error.at(**where)
-    kind = MemoryLimitError if isinstance(error, MemoryError) else KernelError
-    ours = kind(f"{type(error).__name__}: {error}").at(**where)
-    ours.__cause__ = error
-    return ours
+    return failure(error, instruction.op, provider.name)

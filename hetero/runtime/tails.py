@@ -10,7 +10,7 @@ import numpy as np
 from hetero.kernels.base import Compiled
 from hetero.program.program import NO_SLOT, Instruction
 from hetero.providers.base import Provider
-from hetero.runtime.operands import Gather, make_contiguous, run_once
+from hetero.runtime.operands import Gather, run_once
 from hetero.runtime.section import Key, Tail, value_spec
 from hetero.types import SequenceValue, Spec, TensorSpec
 
@@ -37,12 +37,9 @@ def publisher(instruction: Instruction, table: list[Any]) -> Publish:
 
 def dynamic_tail(provider: Provider, compiled: Compiled, gather: Gather, publish: Publish) -> Tail:
     """Run a data-dependent kernel."""
-    contiguous = sorted(compiled.contiguous)
 
     def tail() -> Key:
-        inputs = gather()
-        make_contiguous(provider, inputs, contiguous)
-        return publish(provider.run(compiled, inputs))
+        return publish(run_once(provider, compiled, gather()))
 
     return tail
 
