@@ -9,19 +9,19 @@ import ml_dtypes
 import numpy as np
 
 from hetero.errors import TransportError
-from hetero.types import SequenceValue
+from hetero.types import MapValue, SequenceValue
 
 Wire = list[Any]
 """One entry per value: an array or None as it is; a tuple (tag, …) for what pickle would copy or could not carry."""
 
-_NARROW, _OBJECTS, _SEQUENCE = "narrow", "objects", "sequence"
+_NARROW, _OBJECTS, _SEQUENCE, _MAP = "narrow", "objects", "sequence", "map"
 _USER_DEFINED = 2  # of dtype.isbuiltin: bfloat16 and its like
 
 
 def pack(values: Sequence[Any]) -> Wire:
     """A parcel's wire form. Shares memory with `values`, except for strided arrays: those are copied here, once.
 
-    Raises: TransportError for what is no value (array, SequenceValue, None).
+    Raises: TransportError for what is no value (array, SequenceValue, MapValue, None).
     """
     return [_pack(value) for value in values]
 
@@ -41,6 +41,8 @@ def _pack(value: Any) -> Any:
         return _pack_array(value)
     if isinstance(value, SequenceValue):
         return _SEQUENCE, _dtype_name(value.dtype), [_pack(v) for v in value]
+    if isinstance(value, MapValue):
+        return _MAP, _dtype_name(value.value_dtype), list(value), list(value.values())
     if isinstance(value, np.generic):
         return _pack_array(np.asarray(value))
     raise TransportError(f"a {type(value).__name__} cannot cross between children")
@@ -75,6 +77,9 @@ def _unpack(entry: Any, own: bool) -> Any:
             return SequenceValue(
                 [_unpack(item, own) for item in items], None if name is None else _dtype(name)
             )
+        case (str(tag), str(name), list(keys), list(items)) if tag == _MAP and len(keys) == len(items):
+            if all(isinstance(key, int | str) for key in keys):
+                return MapValue(zip(keys, items, strict=True), _dtype(name))
     raise TransportError(f"a parcel holds a {type(entry).__name__} that is no value's wire form")
 
 

@@ -9,18 +9,33 @@ if TYPE_CHECKING:
     from hetero import backend
     from hetero.errors import HeteroError
     from hetero.executor import HeterogeneousExecutor, plan
+    from hetero.extensions import Extension, ExtensionContext
+    from hetero.extensions import register as register_extension
     from hetero.options import RuntimeOptions
     from hetero.types import SequenceValue
 
-__all__ = ["HeteroError", "HeterogeneousExecutor", "RuntimeOptions", "SequenceValue", "backend", "plan"]
+__all__ = [
+    "Extension",
+    "ExtensionContext",
+    "HeteroError",
+    "HeterogeneousExecutor",
+    "RuntimeOptions",
+    "SequenceValue",
+    "backend",
+    "plan",
+    "register_extension",
+]
 
 # Loaded at first use: an actor or the command line needs only some of it, and onnx alone takes half a second.
 _HOME = {
-    "HeteroError": "hetero.errors",
-    "HeterogeneousExecutor": "hetero.executor",
-    "RuntimeOptions": "hetero.options",
-    "SequenceValue": "hetero.types",
-    "plan": "hetero.executor",
+    "Extension": "hetero.extensions:Extension",
+    "ExtensionContext": "hetero.extensions:ExtensionContext",
+    "HeteroError": "hetero.errors:HeteroError",
+    "HeterogeneousExecutor": "hetero.executor:HeterogeneousExecutor",
+    "RuntimeOptions": "hetero.options:RuntimeOptions",
+    "SequenceValue": "hetero.types:SequenceValue",
+    "plan": "hetero.executor:plan",
+    "register_extension": "hetero.extensions:register",
 }
 
 
@@ -30,7 +45,8 @@ def __getattr__(name: str) -> Any:
     home = _HOME.get(name)
     if home is None:
         raise AttributeError(f"module 'hetero' has no attribute {name!r}")
-    return getattr(import_module(home), name)
+    module, _, attribute = home.partition(":")
+    return getattr(import_module(module), attribute)
 
 
 def __dir__() -> list[str]:

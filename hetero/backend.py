@@ -15,7 +15,7 @@ from onnx.backend.base import Backend, BackendRep
 from hetero.errors import HeteroError, InputError, ModelError, OptionError, ProviderError
 from hetero.executor import HeterogeneousExecutor, ModelLike, plan
 from hetero.providers.registry import ProviderLike, cuda_device_count, is_kind
-from hetero.types import SequenceValue, onnx_dtype
+from hetero.types import MapValue, SequenceValue, onnx_dtype
 
 _EXECUTOR_OPTIONS = frozenset({"providers", "children", "options", "strict", "transport", "ray_options"})
 # What onnx's own test runner hands to prepare() along with its tolerances.
@@ -32,7 +32,8 @@ class HeteroBackendRep(BackendRep):
         self._close.atexit = False  # then actors end with the process, and Ray may be gone already
 
     def run(self, inputs: Any, **kwargs: Any) -> tuple[Any, ...]:
-        """The model's outputs, in its order: ndarray, list (a sequence) or None (an optional that holds nothing).
+        """The model's outputs, in its order: ndarray, list (a sequence), dict (a map) or None (an optional
+        that holds nothing).
 
         inputs: the values in the model's order of inputs (without those it gives a value itself), or by name.
         Raises: InputError, and what HeterogeneousExecutor.run raises.
@@ -152,7 +153,9 @@ def _providers(device: str) -> list[ProviderLike]:
 
 
 def _plain(value: Any) -> Any:
-    return [_plain(v) for v in value] if isinstance(value, SequenceValue) else value
+    if isinstance(value, SequenceValue):
+        return [_plain(v) for v in value]
+    return dict(value) if isinstance(value, MapValue) else value
 
 
 def _node_feeds(node: onnx.NodeProto, inputs: Any) -> dict[str, Any]:
@@ -209,8 +212,24 @@ def _type_of(name: str, value: Any) -> onnx.TypeProto:
             if _type_of(name, other) != element:  # elements may differ in shape
                 element.tensor_type.ClearField("shape")
         return helper.make_sequence_type_proto(element)
+    if isinstance(value, Mapping):
+        return _map_type(name, value)
     array = np.asarray(value)
     return _tensor_type(name, array.dtype, array.shape)
+
+
+def _map_type(name: str, value: Mapping[Any, Any]) -> onnx.TypeProto:
+    """Of a map that holds something: int64 or string keys; int64, float or string values (those of a MapValue are of
+    its dtype)."""
+    if not value:
+        raise InputError(
+            f"input {name!r} of a single node cannot be an empty map: its type is not known", operand=name
+        )
+    dtype = value.value_dtype if isinstance(value, MapValue) else np.asarray(list(value.values())).dtype
+    if not isinstance(value, MapValue) and dtype.kind == "f":
+        dtype = np.dtype(np.float32)
+    key = onnx.TensorProto.STRING if isinstance(next(iter(value)), str) else onnx.TensorProto.INT64
+    return helper.make_map_type_proto(key, _tensor_type(name, dtype, ()))
 
 
 def _tensor_type(name: str, dtype: Any, shape: Sequence[int]) -> onnx.TypeProto:

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
@@ -17,16 +18,21 @@ import onnx
 import onnx_ir as ir
 
 from hetero.errors import ClosedError, HeteroError, InputError, OptionError
+from hetero.extensions.registry import home_modules, load_modules
 from hetero.feeds import Feeds
-from hetero.model import load_model
+from hetero.model import Model, load_model
 from hetero.options import RuntimeOptions
 from hetero.planner import plan_model
 from hetero.planner.plan import CALLER, Parcel, Plan
+from hetero.planner.planner import graph_of
 from hetero.providers.base import Provider
 from hetero.providers.registry import ProviderLike, resolve
 from hetero.runtime.assignment import assignment
 from hetero.runtime.children import Children, InlineChildren, ParcelRef
+from hetero.runtime.extensions import extension_operations
+from hetero.shapes.obligations import Obligations, obligations_of
 from hetero.trace import Span, write_chrome_trace
+from hetero.types import TensorType
 
 ModelLike = str | PathLike[str] | bytes | onnx.ModelProto | ir.Model
 
@@ -90,11 +96,12 @@ class HeterogeneousExecutor:
         if ray_options and children != "ray":
             raise OptionError('ray_options go with children="ray"', operand="ray_options")
         self.options = (options or RuntimeOptions()).with_environment()
+        load_modules(self.options.extensions)
         chosen = resolve(providers)
         try:
             loaded = load_model(model)
             self.plan: Plan = plan_model(loaded, chosen, strict=strict)
-            self._feeds = Feeds(self.plan.inputs, loaded.optional_inputs)
+            self._feeds = Feeds(self.plan.inputs, loaded.optional_inputs, _obligations(loaded, self.plan))
             self._routes = _Routes(self.plan)
         except BaseException:
             _close_made(chosen, providers)
@@ -119,7 +126,10 @@ class HeterogeneousExecutor:
 
             for provider in providers:
                 provider.close()
-            children = start_children(self.plan.providers, self.options, **ray_options)
+            used = home_modules(extension_operations(p.program for p in self.plan.partitions))
+            named = ",".join(dict.fromkeys([*filter(None, self.options.extensions.split(",")), *used]))
+            with_extensions = replace(self.options, extensions=named)
+            children = start_children(self.plan.providers, with_extensions, **ray_options)
         children.start(self.plan, self._weights)
         return children
 
@@ -130,7 +140,7 @@ class HeterogeneousExecutor:
         output_names: Sequence[str] | None = None,
         graph_slot: str = "primary",
     ) -> dict[str, Any]:
-        """Run one step: input name -> array, to output name -> ndarray, SequenceValue or None.
+        """Run one step: input name -> array, to output name -> ndarray, SequenceValue, MapValue (a dict) or None.
 
         Args:
             output_names: which outputs to return, default all.
@@ -312,6 +322,14 @@ class HeterogeneousExecutor:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _obligations(model: Model, plan: Plan) -> Obligations | None:
+    """What the model's operators demand of its inputs' extents; None where all of these are numbers."""
+    types = [p.type for p in plan.inputs]
+    if all(isinstance(t, TensorType) and t.shape and all(isinstance(d, int) for d in t.shape) for t in types):
+        return None
+    return obligations_of(graph_of(model).nodes, plan.inputs, model.weights, model.declared)
 
 
 class _Routes:

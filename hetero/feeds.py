@@ -11,10 +11,13 @@ from hetero.errors import InputError
 from hetero.program.guards import guards_for
 from hetero.program.program import Port
 from hetero.shapes.guards import GuardChecker
+from hetero.shapes.obligations import Obligations
 from hetero.types import (
     STRING,
     DataType,
     HostArray,
+    MapType,
+    MapValue,
     OptionalType,
     SequenceType,
     SequenceValue,
@@ -26,27 +29,38 @@ from hetero.types import (
 
 class Feeds:
     """Checks feeds for one model. Accepted: arrays of the declared dtype, of any strides, read-only, zero-size or 0-d;
-    Python numbers, and nested lists of them; str in place of object arrays; lists for sequences; None for optionals.
+    Python numbers, and nested lists of them; str in place of object arrays; lists for sequences; dicts for maps; None
+    for optionals.
     """
 
-    def __init__(self, inputs: Sequence[Port], defaulted: Collection[str] = ()) -> None:
-        """`defaulted`: inputs that the model gives a value itself, and which are constants here."""
+    def __init__(
+        self,
+        inputs: Sequence[Port],
+        defaulted: Collection[str] = (),
+        obligations: Obligations | None = None,
+    ) -> None:
+        """`defaulted`: inputs that the model gives a value itself, and which are constants here. `obligations`: what
+        the operators behind the inputs demand of their extents."""
         self._defaulted = frozenset(defaulted)
         self._inputs = {p.name: p.type for p in inputs}
         self._guards = GuardChecker(guards_for(inputs))
+        self._obligations = obligations
 
     def check(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
         """The feeds as values (arrays are the caller's own where possible, not copies).
 
         Raises: InputError naming the input, what was expected and what came; GuardError where two extents that share
-        a symbol disagree.
+        a symbol disagree, or a shape that follows from them contradicts an operator or what the model declares.
         """
         if not isinstance(feeds, Mapping):
             raise InputError(f"feeds must be a dict of input names to arrays, not {type(feeds).__name__}")
         if feeds.keys() != self._inputs.keys():
             self._names(feeds)
         values = {name: self._value(name, type_, feeds[name]) for name, type_ in self._inputs.items()}
-        self._guards.check({n: v.shape for n, v in values.items() if isinstance(v, np.ndarray)})
+        shapes = {n: v.shape for n, v in values.items() if isinstance(v, np.ndarray)}
+        self._guards.check(shapes)
+        if self._obligations is not None:
+            self._obligations.check(shapes)
         return values
 
     def _names(self, feeds: Mapping[str, Any]) -> None:
@@ -71,6 +85,8 @@ class Feeds:
             return None if value is None else self._value(name, type_.element, value)
         if isinstance(type_, SequenceType):
             return self._sequence(name, type_, value)
+        if isinstance(type_, MapType):
+            return mapping(name, type_, value)
         return tensor(name, type_ if isinstance(type_, TensorType) else TensorType(None), value)
 
     def _sequence(self, name: str, type_: SequenceType, value: Any) -> SequenceValue:
@@ -86,6 +102,20 @@ class Feeds:
 
 def _omissible(type_: ValueType | None) -> bool:
     return isinstance(type_, OptionalType)
+
+
+def mapping(name: str, type_: MapType, value: Any) -> MapValue:
+    """`value`, a mapping of integers or texts to numbers or texts, as a map of `type_`. Raises: InputError."""
+    if not isinstance(value, Mapping):
+        raise InputError(f"input {name!r} must be {type_}, not {type(value).__name__}", operand=name)
+    texts = type_.key is DataType.STRING
+    for key in value:
+        if not isinstance(key, str if texts else int | np.integer) or isinstance(key, bool):
+            raise InputError(f"input {name!r} must be {type_}, but has the key {key!r}", operand=name)
+    keys = list(value) if texts else list(map(int, value))
+    scalar = TensorType(type_.value.dtype, (len(keys),))
+    held = tensor(name, scalar, list(value.values()) if keys else [])
+    return MapValue(zip(keys, held.tolist(), strict=True), held.dtype)
 
 
 def tensor(name: str, type_: TensorType, value: Any) -> HostArray:

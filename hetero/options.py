@@ -30,16 +30,27 @@ class RuntimeOptions:
     """Share one buffer between values whose lives do not overlap."""
     max_specializations: int = 16
     """Input signatures (shapes, dtypes) that a program keeps bound; the least recently used is dropped."""
+    frame_bytes: int = 16 << 10
+    """Largest value that an iterated body keeps in one place, which it is copied to in every iteration; 0: none."""
+    memo_if_bytes: int = 64 << 10
+    """Largest sum of captured bytes, and of results, for which an If is not run again while they stay; 0: never."""
+    inline_single_scan: bool = False
+    """Run a Scan of one iteration on views, without slicing and stacking."""
     kernel_cache_size: int = 8192
     """Compiled kernels that a child keeps."""
     max_in_flight: int = 8
     """Runs that may be under way at once; a further one waits."""
+    max_value_bytes: int = 64 << 30
+    """Largest single value (and workspace of one node) that a model may ask for; the memory of the machine bounds it
+    further."""
     step_timeout_s: float = 0.0
     """Deadline of a step on Ray children (inline ones run in the caller's own thread); 0 means none."""
     start_timeout_s: float = 60.0
     """How long children may take to start and prepare."""
     trace: bool = False
     """Record a span for each partition run, for `write_trace`; they are kept until the executor is closed."""
+    extensions: str = ""
+    """Modules, separated by commas, that register extensions when they are imported; children import them too."""
     seed: int = 0
     """Base of the counter-based random numbers."""
 
@@ -52,10 +63,10 @@ class RuntimeOptions:
                 raise OptionError(
                     f"{field.name} must be of type {kind.__name__}, not {value!r}", operand=field.name
                 )
-        for name in ("max_specializations", "kernel_cache_size", "max_in_flight"):
+        for name in ("max_specializations", "kernel_cache_size", "max_in_flight", "max_value_bytes"):
             if getattr(self, name) < 1:
                 raise OptionError(f"{name} must be at least 1, not {getattr(self, name)}", operand=name)
-        for name in ("step_timeout_s", "start_timeout_s", "fold_limit_bytes"):
+        for name in ("step_timeout_s", "start_timeout_s", "fold_limit_bytes", "frame_bytes", "memo_if_bytes"):
             if not getattr(self, name) >= 0:  # nor NaN
                 raise OptionError(f"{name} must not be negative, but is {getattr(self, name)}", operand=name)
 

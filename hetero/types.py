@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, overload
+from typing import Any
 
 import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
+
+from hetero.map_value import MapValue as MapValue
+from hetero.sequence_value import SequenceValue as SequenceValue
 
 DataType = ir.DataType
 Array = Any
@@ -84,7 +86,28 @@ class OptionalType:
         return f"optional({self.element})"
 
 
-ValueType = TensorType | SequenceType | OptionalType
+@dataclass(frozen=True, slots=True)
+class MapType:
+    """A map from integers or texts (`key`) to scalars (`value`, without axes). Lives on the host only."""
+
+    key: DataType
+    value: TensorType
+
+    def __str__(self) -> str:
+        value = "?" if self.value.dtype is None else self.value.dtype.name.lower()
+        return f"map({self.key.name.lower()}, {value})"
+
+
+ValueType = TensorType | SequenceType | OptionalType | MapType
+
+
+def host_kind(type_: ValueType | None) -> str | None:
+    """ "strings" or "maps" where values of this type hold such, which no device does; otherwise None."""
+    while isinstance(type_, SequenceType | OptionalType):
+        type_ = type_.element
+    if isinstance(type_, MapType):
+        return "maps"
+    return "strings" if isinstance(type_, TensorType) and type_.dtype == DataType.STRING else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,43 +148,17 @@ class AbsentSpec:
     """An optional that holds nothing, or an operand that was left out."""
 
 
-Spec = TensorSpec | SequenceSpec | AbsentSpec
+@dataclass(frozen=True, slots=True)
+class MapSpec:
+    """A map (of any length) as a run sees it, with the dtype of its values."""
+
+    dtype: np.dtype[Any]
+
+
+Spec = TensorSpec | SequenceSpec | AbsentSpec | MapSpec
 ABSENT = AbsentSpec()
 
 
 def spec_of(array: HostArray) -> TensorSpec:
     """The spec of a host array, without its value."""
     return TensorSpec(array.dtype, array.shape)
-
-
-class SequenceValue(Sequence[Any]):
-    """An ONNX sequence: an immutable tuple of element handles that are shared, never copied.
-
-    `dtype` is the elements' NumPy dtype; it is kept for the empty sequence too.
-    """
-
-    __slots__ = ("dtype", "elements")
-
-    def __init__(self, elements: Sequence[Any] = (), dtype: npt.DTypeLike | None = None) -> None:
-        self.elements = tuple(elements)
-        if dtype is None and self.elements and hasattr(self.elements[0], "dtype"):
-            dtype = self.elements[0].dtype
-        self.dtype: np.dtype[Any] | None = None if dtype is None else np.dtype(dtype)
-
-    def __len__(self) -> int:
-        return len(self.elements)
-
-    @overload
-    def __getitem__(self, index: int) -> Any: ...
-    @overload
-    def __getitem__(self, index: slice) -> SequenceValue: ...
-    def __getitem__(self, index: int | slice) -> Any:
-        if isinstance(index, slice):
-            return SequenceValue(self.elements[index], self.dtype)
-        return self.elements[index]
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self.elements)
-
-    def __repr__(self) -> str:
-        return f"SequenceValue({len(self)} × {self.dtype})"

@@ -21,6 +21,7 @@ LAYERS = [
     "hetero.program",
     "hetero.shapes",
     "hetero.kernels",
+    "hetero.extensions",
     "hetero.providers",
     "hetero.planner",
     "hetero.runtime",

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from hetero.errors import KernelError
@@ -19,9 +20,12 @@ from hetero.kernels.broadcasting import (
     overwritable,
 )
 from hetero.kernels.quiet import Quiet, quiet
+from hetero.kernels.widen import NARROW, widened
 from hetero.kernels.workspace import Part, carve, carved_bytes
 from hetero.program.operation import Operation
 from hetero.types import FLOATS, Spec, TensorSpec
+
+FLOAT32_MAX = float(np.finfo(np.float32).max)
 
 
 @kernel("Div", versions=(7, 13, 14))
@@ -73,26 +77,37 @@ def power(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
     one_dtype(op, (x,), NUMBERS)
     one_dtype(op, (y,), NUMBERS)
     output = TensorSpec(x.dtype, broadcast(op, x, y))
+    if x.dtype in NARROW and y.dtype != x.dtype:
+        return widened(power, op, specs, xp)
     if x.dtype in FLOATS:
         return _float_power(output, y, xp)
     if y.dtype in FLOATS:
         return _integer_to_float_power(output, y, xp)
+    # Powers of a number of n bits repeat after 2 ** (n - 2) exponents; those of an even one end at 0 long before.
+    period = 1 << (8 * x.dtype.itemsize - 2)
+    folds = np.iinfo(y.dtype).max > np.iinfo(x.dtype).max
     parts: tuple[Part, ...] = (
         (y.shape, x.dtype),
         (y.shape, BOOL),
         (output.shape, BOOL),
         (x.shape, BOOL),
         (x.shape, BOOL),
+        (y.shape if folds else (0,), y.dtype),
     )
 
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Call:
         base, exponent, out = *inputs, outputs[0]
-        natural, negative, zero, other, minus = carve(workspace, *parts)
+        natural, negative, zero, other, minus, folded = carve(workspace, *parts)
 
         def call() -> None:
+            if folds:
+                xp.bitwise_and(exponent, period - 1, out=folded)
+                xp.add(folded, period, out=folded)
+                xp.less(exponent, period, negative)
+                xp.copyto(folded, exponent, where=negative)
             # 1 and -1 to a negative power are 1 or themselves, by its lowest bit; all else truncates to 0.
             xp.less(exponent, 0, negative)
-            natural[...] = exponent
+            natural[...] = folded if folds else exponent
             xp.bitwise_and(natural, 1, out=natural, where=negative)
             xp.power(base, natural, out)
             xp.equal(base, 1, other)
@@ -191,15 +206,19 @@ def where(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
 def clip(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
     """X, optional scalars min and max -> min(max, max(X, min)), in X's dtype. NaN stays NaN.
 
-    The bounds are attributes up to version 6, inputs later.
+    The bounds are attributes up to version 6, inputs later. A float's bound that is left out is its dtype's lowest or
+    largest number (float32's in version 6), as the text says: infinity is clipped to it.
     """
     x = tensor(op, specs, 0)
     dtype = one_dtype(op, (x,), NUMBERS)
     output = TensorSpec(dtype, x.shape)
+    limits = _limits(dtype)
     if op.version < 11:
-        low, high = (
-            None if v is None else np.float64(v).astype(dtype) for v in (op.attr("min"), op.attr("max"))
-        )
+        with np.errstate(over="ignore"):  # float32's largest number is infinite in float16
+            low, high = (
+                np.float64(op.attr(name, sign * FLOAT32_MAX)).astype(dtype)
+                for name, sign in (("min", -1), ("max", 1))
+            )
         return computed((output,), lambda i, o, _: _clip(xp, i[0], low, high, o[0]), overwrites=((0, 0),))
     for name, spec in (("min", given(specs, 1)), ("max", given(specs, 2))):
         if spec is not None and spec.dtype != dtype:
@@ -210,10 +229,18 @@ def clip(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
             )
 
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Call:
-        low, high = (inputs[i].reshape(()) if given(specs, i) is not None else None for i in (1, 2))
+        low, high = (inputs[i].reshape(()) if given(specs, i) is not None else limits[i - 1] for i in (1, 2))
         return _clip(xp, inputs[0], low, high, outputs[0])
 
     return computed((output,), bind, overwrites=((0, 0),))
+
+
+def _limits(dtype: np.dtype[Any]) -> tuple[Any, Any]:
+    """The lowest and the largest number of a float dtype; (None, None) for integers, which no default bound changes."""
+    if dtype not in FLOATS:
+        return None, None
+    largest = dtype.type(ml_dtypes.finfo(dtype).max)  # type: ignore[no-untyped-call]
+    return -largest, largest
 
 
 def _clip(xp: Any, x: Any, low: Any, high: Any, out: Any) -> Call:

@@ -20,7 +20,10 @@ unless nothing can write them (`widen.is_constant`): those are weights, and what
 View: TypeAlias = Callable[[Sequence[Any]], "tuple[Array, ...] | None"]
 """inputs -> arrays that share memory with inputs[0], or None where these strides allow no view."""
 Run: TypeAlias = Callable[[Sequence[Any]], "tuple[Any, ...]"]
-"""inputs -> fresh outputs (arrays, SequenceValue, None): for outputs whose specs depend on the data."""
+"""inputs -> fresh outputs (arrays, SequenceValue, MapValue, None): for outputs whose specs depend on the data."""
+
+ANY_VERSION = range(1, 128)
+"""For operators in ONNX's own domain that ONNX has no schema of: their version is the opset that the model imports."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +46,9 @@ class Compiled:
     """Bytes of scratch that bind gets as a uint8 array (None where 0)."""
     capture: str | None = None
     """None: may be recorded. Otherwise the reason why not."""
+    reads: frozenset[int] | None = None
+    """Set where `run` only moves handles of values: it gets the provider's own arrays, whatever they are, but for these
+    inputs, which come as host arrays. What it makes itself is a host array too."""
 
 
 CompileFunction: TypeAlias = Callable[[Operation, Sequence[Spec], Any], Compiled]
@@ -167,6 +173,11 @@ def viewed(outputs: Sequence[Spec | None], view: View, bind: Bind) -> Compiled:
 def dynamic(run: Run, *, capture: str = "data-dependent output shape") -> Compiled:
     """A kernel whose output specs depend on the data."""
     return Compiled(run=run, capture=capture)
+
+
+def handling(run: Run, *, reads: Iterable[int] = (), capture: str) -> Compiled:
+    """A kernel that moves handles (see `Compiled.reads`), so that it costs the same on every provider."""
+    return Compiled(run=run, capture=capture, reads=frozenset(reads))
 
 
 def tensor(op: Operation, specs: Sequence[Spec], index: int) -> TensorSpec:

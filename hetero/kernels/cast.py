@@ -12,23 +12,10 @@ from hetero.errors import KernelError, UnsupportedError
 from hetero.kernels.base import Call, Compiled, computed, kernel, tensor, viewed
 from hetero.kernels.convert import FLOAT8, FLOAT32, ROUND_MODES, conversion, from_text, to_text
 from hetero.kernels.fused import chain
+from hetero.kernels.operands import dtype_attribute
 from hetero.kernels.quiet import quiet
 from hetero.program.operation import Operation
-from hetero.types import STRING, DataType, Spec, TensorSpec, numpy_dtype
-
-
-def dtype_attribute(op: Operation, name: str) -> np.dtype[Any] | None:
-    """The dtype that an integer attribute names; None where it is absent or 0.
-
-    Raises: KernelError for a number that names no dtype.
-    """
-    code = op.attr(name, 0)
-    if not code:
-        return None
-    try:
-        return numpy_dtype(DataType(code))
-    except (ValueError, KeyError) as error:
-        raise KernelError(f"{code!r} names no dtype", op=op.id, node=op.name, operand=name) from error
+from hetero.types import STRING, Spec, TensorSpec
 
 
 @kernel("Cast", versions=(6, 9, 13, 19, 21, 23, 24, 25, 28))

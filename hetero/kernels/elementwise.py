@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from hetero.kernels.base import Call, Compiled, computed, kernel, tensor, viewed
+from hetero.kernels.base import Call, Compiled, computed, handling, kernel, tensor, viewed
 from hetero.kernels.broadcasting import (
     BOOL,
     INTEGERS,
@@ -173,7 +173,7 @@ def identity(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
     """The input itself: a view of a tensor, the same sequence or optional."""
     spec = specs[0]
     if not isinstance(spec, TensorSpec):
-        return Compiled(run=lambda inputs: (inputs[0],), capture="sequence or optional")
+        return handling(lambda inputs: (inputs[0],), capture="sequence or optional")
     return viewed(
         (TensorSpec(spec.dtype, spec.shape),),
         lambda inputs: (inputs[0],),

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from hetero.errors import KernelError
-from hetero.kernels.base import Call, Compiled, computed, given, kernel, tensor
+from hetero.kernels.base import ANY_VERSION, Call, Compiled, computed, given, kernel, tensor
 from hetero.kernels.broadcasting import broadcasts_to, elements, one_dtype
 from hetero.kernels.norm_rows import FLOAT32, Rows, bind_rows
 from hetero.kernels.operands import axis_of, fail
@@ -46,9 +46,9 @@ def flat_affine(op: Operation, spec: TensorSpec | None, shape: tuple[int, ...], 
     return "row" if extents[-len(inner) :] == inner and spec.size == elements(inner) else "each"
 
 
-@kernel("LayerNormalization", versions=(17,))
+@kernel("LayerNormalization", versions=range(1, 18))  # onnxruntime's exporters used it before it was standard
 @kernel("RMSNormalization", versions=(23,))
-@kernel("SimplifiedLayerNormalization", versions=(1,))
+@kernel("SimplifiedLayerNormalization", versions=ANY_VERSION)
 @kernel("SimplifiedLayerNormalization", domain="com.microsoft", versions=(1,))
 def layer_norm(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
     """X, Scale, optional B -> Y, optional mean and 1 / standard deviation of the axes from `axis` on.

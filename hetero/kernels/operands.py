@@ -10,7 +10,7 @@ import numpy as np
 from hetero.errors import KernelError, UnsupportedError
 from hetero.kernels.base import given
 from hetero.program.operation import Operation
-from hetero.types import HostArray, Spec
+from hetero.types import DataType, HostArray, Spec, numpy_dtype
 
 
 def fail(op: Operation, message: str, operand: str | None = None) -> NoReturn:
@@ -22,6 +22,20 @@ def text_of(op: Operation, name: str, default: str) -> str:
     """A text attribute, readable where the model's bytes are not UTF-8."""
     value = op.attr(name, default)
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+
+
+def dtype_attribute(op: Operation, name: str) -> np.dtype[Any] | None:
+    """The dtype that an integer attribute names; None where it is absent or 0.
+
+    Raises: KernelError for a number that names no dtype.
+    """
+    code = op.attr(name, 0)
+    if not code:
+        return None
+    try:
+        return numpy_dtype(DataType(code))
+    except (ValueError, KeyError) as error:
+        raise KernelError(f"{code!r} names no dtype", op=op.id, node=op.name, operand=name) from error
 
 
 def axis_of(op: Operation, axis: int, rank: int, operand: str = "axis") -> int:

@@ -21,6 +21,7 @@ from hetero.types import (
     STRING,
     AbsentSpec,
     DataType,
+    MapType,
     OptionalType,
     SequenceSpec,
     SequenceType,
@@ -74,6 +75,8 @@ def type_proto(type_: ValueType) -> onnx.TypeProto:
         return helper.make_sequence_type_proto(type_proto(type_.element))
     if isinstance(type_, OptionalType):
         return helper.make_optional_type_proto(type_proto(type_.element))
+    if isinstance(type_, MapType):
+        return helper.make_map_type_proto(int(type_.key), type_proto(type_.value))
     return helper.make_tensor_type_proto(int(type_.dtype or DataType.UNDEFINED), type_.shape)
 
 

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 
 from hetero.errors import KernelError
-from hetero.kernels.base import Compiled, dynamic, given, kernel, tensor
-from hetero.kernels.operands import axis_of, fail, known_ints
+from hetero.kernels.base import Compiled, dynamic, given, handling, kernel, tensor
+from hetero.kernels.operands import axis_of, dtype_attribute, fail, known_ints
 from hetero.kernels.shape import constant
 from hetero.program.operation import Operation
 from hetero.program.program import Dispatch
-from hetero.types import AbsentSpec, DataType, SequenceValue, Spec, numpy_dtype
+from hetero.types import AbsentSpec, SequenceValue, Spec
 
 REASON = "sequences change from step to step"
 
@@ -48,14 +48,14 @@ def sequence_construct(op: Operation, specs: Sequence[Spec], xp: Any) -> Compile
             fail(op, f"elements are {' and '.join(sorted(dtypes)) or 'missing'}; a sequence has one dtype")
         return (SequenceValue(inputs, inputs[0].dtype),)
 
-    return dynamic(run, capture=REASON)
+    return handling(run, capture=REASON)
 
 
 @kernel("SequenceEmpty", versions=(11,), strided=True)
 def sequence_empty(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
     """A sequence of nothing, with a dtype (float32 by default)."""
-    dtype = numpy_dtype(DataType(op.attr("dtype", int(DataType.FLOAT))))
-    return dynamic(lambda inputs: (SequenceValue((), dtype),), capture=REASON)
+    dtype = dtype_attribute(op, "dtype") or np.dtype(np.float32)
+    return handling(lambda inputs: (SequenceValue((), dtype),), capture=REASON)
 
 
 @kernel("SequenceInsert", versions=(11,), strided=True)
@@ -69,9 +69,9 @@ def sequence_insert(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
             fail(op, f"cannot insert {element.dtype} into a sequence of {dtype}", "tensor")
         n = len(sequence)
         at = n if len(inputs) < 3 or inputs[2] is None else _position(op, inputs[2], n, n)
-        return (SequenceValue((*sequence.elements[:at], element, *sequence.elements[at:]), dtype),)
+        return (sequence.inserted(at, element, dtype),)
 
-    return dynamic(run, capture=REASON)
+    return handling(run, reads=(2,), capture=REASON)
 
 
 @kernel("SequenceErase", versions=(11,), strided=True)
@@ -84,9 +84,9 @@ def sequence_erase(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
         if n == 0:
             fail(op, "cannot erase from an empty sequence", "input_sequence")
         at = n - 1 if len(inputs) < 2 or inputs[1] is None else _position(op, inputs[1], n, n - 1)
-        return (SequenceValue((*sequence.elements[:at], *sequence.elements[at + 1 :]), sequence.dtype),)
+        return (sequence.erased(at),)
 
-    return dynamic(run, capture=REASON)
+    return handling(run, reads=(1,), capture=REASON)
 
 
 @kernel("SequenceAt", versions=(11,), strided=True)
@@ -98,15 +98,15 @@ def sequence_at(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
         n = len(sequence)
         if n == 0:
             fail(op, "an empty sequence has no element", "input_sequence")
-        return (sequence.elements[_position(op, inputs[1], n, n - 1)],)
+        return (sequence[_position(op, inputs[1], n, n - 1)],)
 
-    return dynamic(run, capture=REASON)
+    return handling(run, reads=(1,), capture=REASON)
 
 
 @kernel("SequenceLength", versions=(11,), strided=True)
 def sequence_length(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
     """The number of elements, as an int64 scalar."""
-    return dynamic(lambda inputs: (xp.asarray(len(_sequence(op, inputs[0])), np.int64),), capture=REASON)
+    return handling(lambda inputs: (np.array(len(_sequence(op, inputs[0])), np.int64),), capture=REASON)
 
 
 @kernel("SplitToSequence", versions=(11, 24), values=(1,), strided=True)
@@ -176,7 +176,7 @@ def concat_from_sequence(op: Operation, specs: Sequence[Spec], xp: Any) -> Compi
 @kernel("Optional", versions=(15, 28), strided=True)
 def optional(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
     """The input as an optional that holds it; without an input, nothing (None)."""
-    return dynamic(lambda inputs: (inputs[0] if inputs else None,), capture=REASON)
+    return handling(lambda inputs: (inputs[0] if inputs else None,), capture=REASON)
 
 
 @kernel("OptionalGetElement", versions=(15, 18, 28), strided=True)
@@ -188,7 +188,7 @@ def optional_get_element(op: Operation, specs: Sequence[Spec], xp: Any) -> Compi
             fail(op, "the optional holds nothing", "input")
         return (inputs[0],)
 
-    return dynamic(run, capture=REASON)
+    return handling(run, capture=REASON)
 
 
 @kernel("OptionalHasElement", versions=(15, 18, 28), dispatch=Dispatch.HOST, metadata=True, strided=True)

@@ -9,11 +9,15 @@ import onnx
 import onnx.defs
 
 from hetero.errors import ModelError
+from hetero.model.maps import check_map
 from hetero.model.tensors import check_tensor
 
 MAX_DEPTH = 30
 """Bodies inside bodies. Protobuf parsers stop at 100 nested messages, and one level of bodies takes three."""
 MAX_TYPE_DEPTH = 8
+
+_MAX_VERSION = 2**31 - 1
+"""Of domains that onnx does not know: versions cross into it as a C int."""
 
 DEFAULT_DOMAINS = ("", "ai.onnx")
 """Two spellings of one domain."""
@@ -58,8 +62,8 @@ def check_opsets(opsets: Mapping[str, int], where: str = "the model") -> None:
         raise ModelError(f"{where} imports no opset")
     known = onnx.defs.C.schema_version_map()
     for domain, version in opsets.items():
-        first, last = known.get("" if domain in DEFAULT_DOMAINS else domain, (1, None))
-        if version < 1 or (last is not None and version > last):
+        first, last = known.get("" if domain in DEFAULT_DOMAINS else domain, (1, _MAX_VERSION))
+        if not 1 <= version <= last:
             raise ModelError(
                 f"{where} imports opset {version} of domain {domain or 'ai.onnx'!r}; onnx here knows {first} to {last}"
             )
@@ -67,24 +71,41 @@ def check_opsets(opsets: Mapping[str, int], where: str = "the model") -> None:
         raise ModelError(f"{where} imports two opsets of domain 'ai.onnx'")
 
 
-def unknown_attribute(names: Iterable[str], domain: str, op_type: str, version: int) -> str | None:
-    """The first of `names` that the operator does not have in this opset; None where onnx knows no such operator.
+def attribute_fault(
+    given: Mapping[str, int], domain: str, op_type: str, version: int
+) -> tuple[str, str] | None:
+    """The attribute that contradicts the operator in this opset, and how; None where onnx knows no such operator.
 
-    Such an attribute is most often what an earlier opset had (Squeeze's `axes`), so to run without it would be to run
-    something else. Names with two leading underscores are an exporter's own notes.
+    `given`: name -> AttributeProto type. An attribute that the operator lacks is most often what an earlier opset had
+    (Squeeze's `axes`), so to run without it would be to run something else. Names with two leading underscores are an
+    exporter's own notes.
     """
     known = _attributes("" if domain in DEFAULT_DOMAINS else domain, op_type, version)
     if known is None:
         return None
-    return next((name for name in names if name not in known and not name.startswith("__")), None)
+    kinds, required = known
+    for name, kind in given.items():
+        wanted = kinds.get(name)
+        if wanted is None:
+            if not name.startswith("__"):
+                return name, f"has no attribute {name!r} in opset {version}"
+        elif kind != wanted:
+            have, want = (onnx.AttributeProto.AttributeType.Name(k) for k in (kind, wanted))
+            return name, f"wants attribute {name!r} as {want}, not {have}, in opset {version}"
+    missing = next((name for name in required if name not in given), None)
+    return None if missing is None else (missing, f"needs attribute {missing!r} in opset {version}")
 
 
 @lru_cache(maxsize=4096)
-def _attributes(domain: str, op_type: str, version: int) -> frozenset[str] | None:
+def _attributes(domain: str, op_type: str, version: int) -> tuple[dict[str, int], tuple[str, ...]] | None:
+    """The types of the operator's attributes, and the names of those it cannot do without."""
     if not onnx.defs.has(op_type, version, domain):
         return None
     schema = onnx.defs.get_schema(op_type, version, domain)
-    return None if schema.deprecated else frozenset(schema.attributes)
+    if schema.deprecated:
+        return None
+    kinds = {name: int(a.type.value) for name, a in schema.attributes.items()}
+    return kinds, tuple(name for name, a in schema.attributes.items() if a.required)
 
 
 def _opsets(imports: Iterable[onnx.OperatorSetIdProto], where: str, optional: bool = False) -> dict[str, int]:
@@ -228,14 +249,15 @@ class _Checker:
                 for type_ in attribute.type_protos:
                     _check_type(type_, name)
         version = self.opsets.get("" if node.domain in DEFAULT_DOMAINS else node.domain)
-        if node.attribute and version is not None and (node.domain, node.op_type) not in self.called:
-            unknown = unknown_attribute((a.name for a in node.attribute), node.domain, node.op_type, version)
-            if unknown:
+        if version is not None and (node.domain, node.op_type) not in self.called:
+            given = {a.name: a.type for a in node.attribute}
+            fault = attribute_fault(given, node.domain, node.op_type, version)
+            if fault is not None:
                 raise ModelError(
-                    f"{_op(node)} has no attribute {unknown!r} in opset {version}{self.where}",
-                    node=node.name,
+                    f"{_op(node)} {fault[1]}{self.where}",
+                    node=node.name or _first(node.output),
                     op=_op(node),
-                    operand=unknown,
+                    operand=fault[0],
                 )
 
     def _may_be_omitted(self, node: onnx.NodeProto, index: int) -> None:
@@ -268,7 +290,8 @@ def _untyped(info: onnx.ValueInfoProto) -> bool:
 
 
 def _check_type(type_: onnx.TypeProto, name: str) -> None:
-    """Raises: ModelError for types that nest without end, are maps, or name an unknown dtype."""
+    """Raises: ModelError for types that nest without end, are opaque or maps of anything but scalars, or name
+    an unknown dtype."""
     known = onnx.TensorProto.DataType.values()
     for _ in range(MAX_TYPE_DEPTH):
         kind = type_.WhichOneof("value")
@@ -276,10 +299,11 @@ def _check_type(type_: onnx.TypeProto, name: str) -> None:
             type_ = type_.sequence_type.elem_type
         elif kind == "optional_type":
             type_ = type_.optional_type.elem_type
-        elif kind in ("map_type", "opaque_type"):
-            raise ModelError(
-                f"value {name!r} is a {kind.removesuffix('_type')}, which cannot be run", operand=name
-            )
+        elif kind == "map_type":
+            check_map(type_.map_type, name)
+            return
+        elif kind == "opaque_type":
+            raise ModelError(f"value {name!r} is opaque, which cannot be run", operand=name)
         else:
             if kind is not None and getattr(type_, kind).elem_type not in known:
                 raise ModelError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -14,12 +14,14 @@ import onnx_ir as ir
 from hetero.errors import ModelError
 from hetero.model.external import DataFiles
 from hetero.model.inference import value_type
-from hetero.model.normalise import normalise
+from hetero.model.normalise import nodes_of, normalise, sort
 from hetero.model.source import bodies, library, op_id, own_tensors
 
 if TYPE_CHECKING:
     from hetero.model.model import Model
 
+_SAME_IN_ALL = frozenset({"Constant", "If", "Loop"})
+"""Operators whose versions differ in the types they admit, and in nothing else that a model can say."""
 MAX_NODES = 1_000_000
 """What the calls of a model may expand to. Functions that each call the next one twice double with every level."""
 
@@ -30,29 +32,58 @@ def inline(model: Model, keep: Callable[[ir.Node], bool]) -> bool:
     One level: calls in what was put in are looked at by the next call of `inline`. Calls are nodes of a function of
     the model, and operators whose schema has a body for the model's opset (a body that depends on input types is
     skipped while a type is unknown). What is no call stays, whatever `keep` says. New nodes and values get fresh
-    names, constants are lifted, and types inferred once at the end.
+    names, constants are lifted, and types inferred once at the end. Where a function imports another opset than the
+    model, and an operator differs between the two, its node keeps the version it was written for (`ir.Node.version`).
 
     Returns: whether anything changed.
-    Raises: ModelError for recursion, an opset import that does not fit the model's, or too many inputs or outputs.
-    The model is then left as it was, or with some calls replaced.
+    Raises: ModelError for recursion, or too many inputs or outputs. The model is then left as it was, or with some
+    calls replaced.
     """
     check_calls(model.ir)
     expander = _Expander(model.ir)
     if not expander.graph(model.ir.graph, keep):
         return False
-    with library("the inlined model cannot be normalised"):
-        own_tensors(model.ir.graph, DataFiles(None))
-        normalise(model.ir)
+    tidy(model.ir)
     model.opsets.update(model.ir.opset_imports)
     model.refresh()
     return True
+
+
+def inline_shadowing(model: ir.Model) -> None:
+    """Inline the calls of functions that bear a standard operator's name, which they take the place of, or that are
+    overloads: nobody may take such a call for the operator. `model` must be in normal form, and still is afterwards.
+
+    Raises: what `inline` raises.
+    """
+    shadows = {
+        (domain, name, overload)
+        for domain, name, overload in model.functions
+        if overload or onnx.defs.has(name, domain)
+    }
+    if not shadows:
+        return
+    expander = _Expander(model)
+    while expander.graph(model.graph, lambda node: node.op_identifier() not in shadows):
+        tidy(model)
+
+
+def expand_calls(model: ir.Model, calls: Collection[ir.Node]) -> bool:
+    """Inline these nodes, where they are calls; whether any was. The model is to be tidied then."""
+    return _Expander(model).graph(model.graph, lambda node: node not in calls)
+
+
+def tidy(model: ir.Model) -> None:
+    """Bring a model into normal form again after nodes were put in."""
+    with library("the inlined model cannot be normalised"):
+        own_tensors(model.graph, DataFiles(None))
+        normalise(model)
 
 
 def check_calls(model: ir.Model) -> None:
     """Raises: ModelError naming a function that calls itself, directly or through others, or whose calls expand beyond
     MAX_NODES. onnx's shape inference walks into every call, so this must be known before anything is inferred."""
     calls = {
-        identifier: Counter(node.op_identifier() for node in function.all_nodes())
+        identifier: Counter(node.op_identifier() for node in nodes_of(function))
         for identifier, function in model.functions.items()
     }
     sizes: dict[ir.OperatorIdentifier, int] = {}
@@ -71,7 +102,7 @@ def check_calls(model: ir.Model) -> None:
             elif called not in sizes:
                 path[called] = iter(calls[called])
     if calls:
-        _expanded(None, Counter(node.op_identifier() for node in model.graph.all_nodes()), sizes)
+        _expanded(None, Counter(node.op_identifier() for node in nodes_of(model.graph)), sizes)
 
 
 def _expanded(
@@ -96,7 +127,7 @@ def _id(identifier: ir.OperatorIdentifier) -> str:
 class _Expander:
     def __init__(self, model: ir.Model) -> None:
         self.model = model
-        self.schema_bodies: dict[tuple[str, str], ir.Function | None] = {}
+        self.schema_bodies: dict[tuple[str, str, int, int], ir.Function | None] = {}
 
     def graph(self, graph: ir.Graph, keep: Callable[[ir.Node], bool]) -> bool:
         changed = False
@@ -114,9 +145,10 @@ class _Expander:
     def _body_of(self, node: ir.Node) -> ir.Function | None:
         own = self.model.functions.get(node.op_identifier())
         if own is not None:
-            self._import(own, own.opset_imports)
+            sort(own.graph)
+            self._import(own)
             return own
-        version = self.model.opset_imports.get(node.domain)
+        version = node.version or self.model.opset_imports.get(node.domain)
         if version is None or not onnx.defs.has(node.op_type, version, node.domain):
             return None
         schema: Any = onnx.defs.get_schema(
@@ -126,16 +158,22 @@ class _Expander:
             return self._read(self._context_dependent(schema, node, version), node, schema)
         if not schema.has_function:
             return None
-        key = (node.domain, node.op_type)
+        opset = self._opset(node)
+        key = (node.domain, node.op_type, version, opset)
         if key not in self.schema_bodies:
-            opset = self.model.opset_imports.get("") or onnx.defs.onnx_opset_version()
             fitting = _fitting(schema.function_opset_versions, opset)
             data = schema.get_function_with_opset_version(fitting) if fitting is not None else b""
             self.schema_bodies[key] = self._read(data, node, schema)
         return self.schema_bodies[key]
 
+    def _opset(self, node: ir.Node) -> int:
+        """The version of the ONNX domain that the body of the node's schema is to be written in."""
+        if node.domain == "" and node.version is not None:
+            return node.version
+        return self.model.opset_imports.get("") or onnx.defs.onnx_opset_version()
+
     def _context_dependent(self, schema: Any, node: ir.Node, version: int) -> bytes:
-        opset = self.model.opset_imports.get("") or onnx.defs.onnx_opset_version()
+        opset = self._opset(node)
         fitting = _fitting(schema.context_dependent_function_opset_versions, opset)
         if fitting is None:
             return b""
@@ -165,29 +203,33 @@ class _Expander:
                 declared = function.attributes.get(name)
                 if attribute.default_value.name and (declared is None or declared.value is None):
                     function.attributes[name] = ir.serde.deserialize_attribute(attribute.default_value)
-        # The schema's own body names the oldest opset it holds for, and was picked to fit the model's.
-        self._import(
-            function, {d: v for d, v in function.opset_imports.items() if d not in self.model.opset_imports}
-        )
+        # The body names the oldest opset it holds for; it was picked to fit the call's.
+        own = dict.fromkeys(self.model.opset_imports.keys() & function.opset_imports.keys())
+        function.opset_imports.update({d: self.model.opset_imports[d] for d in own})
+        function.opset_imports[""] = self._opset(node)
+        self._import(function)
         return function
 
-    def _import(self, function: ir.Function, imports: dict[str, int]) -> None:
-        """Check that the body means the same under the model's opsets, and add the domains it brings along."""
-        for domain, version in imports.items():
-            domain = "" if domain == "ai.onnx" else domain
-            have = self.model.opset_imports.setdefault(domain, version)
-            if have == version:
+    def _import(self, function: ir.Function) -> None:
+        """Add the domains that the body brings along."""
+        for domain, version in function.opset_imports.items():
+            self.model.opset_imports.setdefault("" if domain == "ai.onnx" else domain, version)
+
+    def _versions(self, function: ir.Function) -> dict[ir.Node, int]:
+        """The nodes of the body, inner ones included, that mean something else under the model's opsets, and the
+        version they were written for."""
+        imports = {"" if d == "ai.onnx" else d: v for d, v in function.opset_imports.items()}
+        found: dict[ir.Node, int] = {}
+        for node in nodes_of(function):
+            domain = "" if node.domain == "ai.onnx" else node.domain
+            version, have = node.version or imports.get(domain), self.model.opset_imports.get(domain)
+            if version is None or version == have or node.op_identifier() in self.model.functions:
                 continue
-            for node in function.all_nodes():
-                if node.domain == domain and node.op_identifier() not in self.model.functions:
-                    there, here = _since(node, version), _since(node, have)
-                    if there != here:
-                        raise ModelError(
-                            f"function {_id(function.identifier())} imports opset {version} of domain "
-                            f"{domain or 'ai.onnx'!r}, the model {have}; {node.op_type} differs between the two",
-                            op=_id(function.identifier()),
-                            node=node.name,
-                        )
+            if have is None or (not domain and node.op_type in _SAME_IN_ALL):
+                continue
+            if _since(node, version) != _since(node, have):
+                found[node] = version
+        return found
 
     def _captured(self, function: ir.Function, call: ir.Node) -> dict[ir.Value, ir.Value]:
         """The values outside that a schema's body names (see _bind_names); a model's own function captures nothing."""
@@ -198,7 +240,7 @@ class _Expander:
             return {}
         found: dict[ir.Value, ir.Value] = {}
         for body in bodies(call):
-            for inner in body.all_nodes():
+            for inner in nodes_of(body):
                 found.update({names[v.name]: v for v in inner.inputs if v is not None and v.name in names})
         return found
 
@@ -215,7 +257,7 @@ class _Expander:
                 node=node.name,
                 op=op_id(node),
             )
-        copier = _Copier(function, node, self._captured(function, node))
+        copier = _Copier(function, node, self._captured(function, node), self._versions(function))
         new_nodes = [copier.node(inner) for inner in function]
         for old, formal in zip(node.outputs, function.outputs, strict=False):
             if old.name == "" and not old.uses():
@@ -276,8 +318,15 @@ def _since(node: ir.Node, version: int) -> int | None:
 class _Copier:
     """Copies a function's nodes for one call: inputs become the call's, attribute references its attributes."""
 
-    def __init__(self, function: ir.Function, call: ir.Node, captured: dict[ir.Value, ir.Value]) -> None:
+    def __init__(
+        self,
+        function: ir.Function,
+        call: ir.Node,
+        captured: dict[ir.Value, ir.Value],
+        versions: dict[ir.Node, int],
+    ) -> None:
         self.call = call
+        self.versions = versions
         given = {name: a for name, a in function.attributes.items() if a.value is not None or a.is_ref()}
         self.attributes: dict[str, ir.Attr] = {**given, **call.attributes}
         self.values: dict[ir.Value, ir.Value | None] = dict.fromkeys(function.inputs)
@@ -297,6 +346,7 @@ class _Copier:
             inputs,
             attributes,
             overload=old.overload,
+            version=self.versions.get(old),
             num_outputs=len(old.outputs),
             name=f"{self.call.name}/{old.name or old.op_type}",
             metadata_props={**self.call.metadata_props, **old.metadata_props},

@@ -10,9 +10,13 @@ import onnx.shape_inference
 import onnx_ir as ir
 
 from hetero.errors import ModelError
+from hetero.model.foreign import wrap
+from hetero.model.maps import MapIrType, is_map, read_type, write_value
+from hetero.model.preflight import check_trusted
 from hetero.model.source import bodies, library
+from hetero.model.stand_ins import stand_in
 from hetero.model.tensors import HostStrings, HostTensor
-from hetero.types import Dim, OptionalType, SequenceType, Shape, TensorType, ValueType
+from hetero.types import Dim, MapType, OptionalType, SequenceType, Shape, TensorType, ValueType
 
 SMALL_BYTES = 1024
 """Constants up to this size go to inference with their data (shapes, axes, repeats…); larger ones only as types.
@@ -78,6 +82,8 @@ def to_value_type(type_: ir.TypeProtocol, shape: ir.Shape | None, name: str | No
         return OptionalType(to_value_type(type_.elem_type, shape, name))
     if isinstance(type_, ir.TensorType):
         return TensorType(None if type_.dtype == ir.DataType.UNDEFINED else type_.dtype, _shape(shape))
+    if isinstance(type_, MapIrType):
+        return MapType(type_.key, TensorType(type_.dtype, ()))
     raise ModelError(f"value {name!r} is a {type(type_).__name__}, which cannot be run", operand=name)
 
 
@@ -148,7 +154,10 @@ def _rejected(model: ir.Model) -> Exception | None:
 
 
 def _light_proto(model: ir.Model) -> onnx.ModelProto:
-    """The model's protobuf in which large constants are inputs. The model is not touched."""
+    """The model's protobuf in which large constants are inputs and operators onnx does not know have stand-ins.
+
+    The model is not touched.
+    """
     graph = model.graph
     proto = onnx.ModelProto(ir_version=max(model.ir_version or 0, 8))
     for domain, version in model.opset_imports.items():
@@ -156,9 +165,9 @@ def _light_proto(model: ir.Model) -> onnx.ModelProto:
     with library("the model cannot be handed to shape inference"):
         proto.graph.name = graph.name or "graph"
         for value in graph.inputs:
-            ir.serde.serialize_value_into(proto.graph.input.add(), value)
+            write_value(proto.graph.input.add(), value)
         for value in graph.outputs:
-            ir.serde.serialize_value_into(proto.graph.output.add(), value)
+            write_value(proto.graph.output.add(), value)
         for name, value in graph.initializers.items():
             tensor = value.const_value
             assert isinstance(tensor, HostTensor | HostStrings)
@@ -177,9 +186,13 @@ def _light_proto(model: ir.Model) -> onnx.ModelProto:
             ir.serde.serialize_node_into(proto.graph.node.add(), node)
             for output in node.outputs:
                 if output.name and output.type is not None and not output.is_graph_output():
-                    ir.serde.serialize_value_into(proto.graph.value_info.add(), output)
+                    write_value(proto.graph.value_info.add(), output)
         for function in model.functions.values():
             ir.serde.serialize_function_into(proto.functions.add(), function)
+    versions = {n.name: n.version for n in graph.all_nodes() if n.version is not None and n.name}
+    check_trusted(proto, versions)
+    stand_in(proto, {(domain, name) for domain, name, _ in model.functions})
+    wrap(proto, versions)
     return proto
 
 
@@ -195,8 +208,14 @@ def _merge(inferred: onnx.ModelProto | None, values: dict[str, ir.Value]) -> Non
                     value.producer() is None and inferred is not None and graph is inferred.graph
                 ):
                     continue
-                type_ = ir.serde.deserialize_type_proto_for_type(info.type)
+                type_ = read_type(info.type)
                 if type_ is None or type_.dtype == ir.DataType.UNDEFINED:
+                    continue
+                if is_map(type_):
+                    if (
+                        inferred is not None and graph is inferred.graph
+                    ):  # onnx-ir writes no body that has one
+                        value.type = type_
                     continue
                 value.type = type_
                 shape = ir.serde.deserialize_type_proto_for_shape(info.type)

@@ -12,13 +12,14 @@ import onnx_ir as ir
 
 from hetero.errors import ModelError
 from hetero.model.digest import model_digest, structure_digest
-from hetero.model.functions import check_calls
+from hetero.model.functions import check_calls, inline_shadowing
+from hetero.model.gradient import expand_gradients, resolve_gradients
 from hetero.model.inference import infer, value_type
-from hetero.model.normalise import normalise
+from hetero.model.normalise import normalise, spell_domains
 from hetero.model.source import ModelSource, library, read
 from hetero.model.tensors import HostConstant, renamed
 from hetero.model.weights import Weights
-from hetero.types import ValueType
+from hetero.types import Shape, TensorType, ValueType
 
 
 @dataclass(slots=True, eq=False)
@@ -37,6 +38,8 @@ class Model:
     inputs: tuple[tuple[str, ValueType], ...]
     optional_inputs: tuple[str, ...]
     outputs: tuple[tuple[str, ValueType | None], ...]
+    declared: dict[str, Shape]
+    """What the file says of computed values' shapes where it names extents, before inference made the best of it."""
     metadata: dict[str, str]
     weights: Weights
     _structure: bytes = field(repr=False)
@@ -56,6 +59,8 @@ class Model:
     def refresh(self) -> None:
         """Infer all types again and take over those of the outputs, after the graph was changed."""
         infer(self.ir)
+        expand_gradients(self.ir)  # those of functions that were inlined
+        self.opsets.update(self.ir.opset_imports)
         self.outputs = _outputs(self.ir.graph)
 
 
@@ -87,6 +92,8 @@ def _load(source: ModelSource, base_dir: str | os.PathLike[str] | None) -> Model
     model = read(source, base_dir)
     graph = model.graph
     with library("the model cannot be normalised"):
+        spell_domains(model)
+        resolve_gradients(model)
         check_calls(model)
         if (model.ir_version or 0) < 4:
             # Before IR 4 every initializer had to be listed as an input too; none was meant to be fed.
@@ -94,7 +101,10 @@ def _load(source: ModelSource, base_dir: str | os.PathLike[str] | None) -> Model
             graph.inputs.clear()
             graph.inputs.extend(kept)
         normalise(model)
+        inline_shadowing(model)
+        declared = _declared(graph)
         infer(model)
+        expand_gradients(model)
     inputs: list[tuple[str, ValueType]] = []
     optional: list[str] = []
     for value in graph.inputs:
@@ -114,12 +124,23 @@ def _load(source: ModelSource, base_dir: str | os.PathLike[str] | None) -> Model
         inputs=tuple(inputs),
         optional_inputs=tuple(optional),
         outputs=_outputs(graph),
+        declared=declared,
         metadata=dict(model.metadata_props),
         weights=weights,
         _structure=structure_digest(model),
         # Copies of the handles: inlining may rename or drop an initializer.
         _constants=tuple(renamed(weights.tensor(name), name) for name in weights),
     )
+
+
+def _declared(graph: ir.Graph) -> dict[str, Shape]:
+    found: dict[str, Shape] = {}
+    for node in graph:
+        for value in node.outputs:
+            type_ = value_type(value) if value.name and value.shape is not None else None
+            if isinstance(type_, TensorType) and any(isinstance(d, str) for d in type_.shape or ()):
+                found[value.name or ""] = type_.shape or ()
+    return found
 
 
 def _outputs(graph: ir.Graph) -> tuple[tuple[str, ValueType | None], ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 import onnx_ir as ir
@@ -33,19 +33,48 @@ def normalise(model: ir.Model) -> None:
         unique_names(graph)
     with library("unused nodes cannot be removed"):
         remove_unused(graph)
+        functions = dict(model.functions)
+        model.functions.clear()  # the pass fails where a function leaves a body to its callers
         RemoveUnusedNodesPass()(model)
+        model.functions.update(functions)
+    complete_loops(graph)
     sort(graph)
     check_scopes(graph)
 
 
+def complete_loops(graph: ir.Graph) -> None:
+    """Give each Loop both of its optional operands again, left out or not.
+
+    onnx-ir's pass drops those that are left out at the end, and onnx's inference counts on two: Loop is the only
+    operator with optional operands before a list of others.
+    """
+    for node in graph.all_nodes():
+        if node.op_type == "Loop" and not node.domain and len(node.inputs) < 2:
+            node.resize_inputs(2)
+
+
 def spell_domains(model: ir.Model) -> None:
     """ "ai.onnx" is spelt "" from here on."""
+    for identifier, function in list(model.functions.items()):
+        if identifier[0] == "ai.onnx":
+            del model.functions[identifier]
+            function.domain = ""
+            model.functions[function.identifier()] = function
     for part in (model.graph, *(f.graph for f in model.functions.values())):
         if "ai.onnx" in part.opset_imports:
             part.opset_imports[""] = part.opset_imports.pop("ai.onnx")
-        for node in part.all_nodes():
+        for node in nodes_of(part):
             if node.domain == "ai.onnx":
                 node.domain = ""
+
+
+def nodes_of(part: Iterable[ir.Node]) -> Iterator[ir.Node]:
+    """The nodes of a graph or function and of all bodies in it. onnx-ir's own walk fails where a function leaves a body
+    to its callers."""
+    for node in part:
+        yield node
+        for body in bodies(node):
+            yield from nodes_of(body)
 
 
 def sort(graph: ir.Graph) -> None:

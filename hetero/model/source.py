@@ -15,12 +15,13 @@ from hetero.errors import ModelError
 from hetero.model.check import (
     DEFAULT_DOMAINS,
     MAX_DEPTH,
+    attribute_fault,
     check_ir_version,
     check_opsets,
     check_proto,
-    unknown_attribute,
 )
 from hetero.model.external import DataFiles
+from hetero.model.maps import lift_maps, restore_maps
 from hetero.model.tensors import densify, host_tensor
 
 ModelSource: TypeAlias = "str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model"
@@ -95,7 +96,9 @@ def _parsed(data: bytes, what: str) -> onnx.ModelProto:
 def _built(proto: onnx.ModelProto) -> ir.Model:
     with library("the model cannot be read"):
         check_proto(proto)
-        model: ir.Model = ir.from_proto(_dense(proto))
+        lifted, maps = lift_maps(_dense(proto))
+        model: ir.Model = ir.from_proto(lifted)
+        restore_maps(model, maps)
     with library("the model's scopes cannot be resolved"):
         _bind_body_outputs(model.graph, ())
         for function in model.functions.values():
@@ -124,13 +127,11 @@ def _copied(source: ir.Model) -> ir.Model:
                     node=node.name,
                     op=op_id(node),
                 )
-            unknown = unknown_attribute(node.attributes, node.domain, node.op_type, version)
-            if unknown:
+            given = {name: int(a.type) for name, a in node.attributes.items()}
+            fault = attribute_fault(given, node.domain, node.op_type, version)
+            if fault is not None:
                 raise ModelError(
-                    f"{op_id(node)} has no attribute {unknown!r} in opset {version}",
-                    node=node.name,
-                    op=op_id(node),
-                    operand=unknown,
+                    f"{op_id(node)} {fault[1]}", node=node.name, op=op_id(node), operand=fault[0]
                 )
     with library("the onnx_ir.Model cannot be copied"):
         try:

@@ -16,7 +16,7 @@ from hetero.program.operation import Operation
 from hetero.program.program import Dispatch
 from hetero.providers.base import Match, ProviderConfig, forbidden
 from hetero.providers.lookup import is_control
-from hetero.types import ValueType
+from hetero.types import ValueType, host_kind
 
 GOES_WITH = "goes with"
 """Starts the reason of a node in a body that a better provider would take, but not all that the body is part of."""
@@ -75,14 +75,14 @@ def judge(graph: PlanGraph, providers: Sequence[Candidate]) -> list[Verdict]:
 
     A provider that would run a node natively comes before any that would run it through onnx.reference. Shape
     arithmetic runs on the host inside whichever child it goes to, so nobody is asked about it: only the user's filters
-    count. A control-flow node is taken where everything inside it is.
+    count (but for that of strings, which no device takes). A control-flow node is taken where everything inside it is.
     """
     shapes, bounds = shape_arithmetic(graph)
     verdicts: list[Verdict] = []
     for index, node in enumerate(graph.nodes):
         verdict = Verdict()
         verdicts.append(verdict)
-        if index in shapes:
+        if index in shapes and not _held_by_host(graph.operand_types(node)):
             allowed = [c for c, p in enumerate(providers) if forbidden(p.config, node.op) is None]
             if allowed:
                 verdict.allowed = allowed
@@ -189,11 +189,16 @@ def _match_whole(
 
 
 def _match_inner(inner: InnerNode, provider: Candidate) -> Match:
-    if inner.host and forbidden(provider.config, inner.op) is None:
+    if inner.host and not _held_by_host(inner.types) and forbidden(provider.config, inner.op) is None:
         return _on_host(provider.name)
     if is_control(inner.op):
         return replace(provider.supports(without_bodies(inner.op), inner.types), dispatch=Dispatch.CONTROL)
     return provider.supports(inner.op, inner.types)
+
+
+def _held_by_host(types: Sequence[ValueType | None]) -> bool:
+    """Whether an operand is of a kind that no device holds: then even its shape is the host's business."""
+    return any(host_kind(type_) is not None for type_ in types)
 
 
 def _unsupported(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from hetero.errors import OptionError, ProviderError
+from hetero.extensions.declare import declare_types
 from hetero.model.functions import inline
 from hetero.model.inference import value_type
 from hetero.model.model import Model
@@ -38,6 +39,7 @@ def plan_model(model: Model, providers: Sequence[Candidate], *, strict: bool = F
     """
     check_providers([p.config for p in providers])
     while True:
+        declare_types(model)
         graph = graph_of(model)
         verdicts = judge(graph, providers)
         if not _inline(model, graph, verdicts):

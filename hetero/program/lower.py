@@ -36,7 +36,8 @@ def operation_of(
     bodies = bodies or {}
     domain = canonical_domain(node.domain)
     name = node.name or ""
-    opset = imported_version(domain, opsets, node.op_type, name)
+    # inlining leaves a version on nodes that the model's opset would change the meaning of
+    opset = node.version or imported_version(domain, opsets, node.op_type, name)
     attributes: dict[str, Any] = {}
     for key, attribute in node.attributes.items():
         if key in bodies:

@@ -7,9 +7,10 @@ from typing import Any, NoReturn
 
 from hetero.errors import ProgramError
 from hetero.program.arity import arity_fault
+from hetero.program.control import control_fault
 from hetero.program.limits import MAX_DEPTH, MAX_TYPE_DEPTH
 from hetero.program.program import NO_SLOT, Instruction, Port, Program
-from hetero.types import OptionalType, SequenceType, TensorType, ValueType
+from hetero.types import MapType, OptionalType, SequenceType, TensorType, ValueType
 
 
 def validate(program: Program, *, require_constants: Container[str] | None = None) -> None:
@@ -97,7 +98,7 @@ class _Validator:
         if NO_SLOT in inputs[own:]:
             self.fail("leaves a captured value out", at=at)
         self.check_bodies(at)
-        fault = arity_fault(instruction, self.types)
+        fault = arity_fault(instruction, self.types) or control_fault(instruction, self.types)
         if fault is not None:
             self.fail(fault, at=at)
         self.check_reads(at)
@@ -193,6 +194,8 @@ class _Validator:
             depth += 1
             if depth >= MAX_TYPE_DEPTH or declared is None:
                 self.fail(f"{label} has a type that is nested too deep or has no element", at=at)
+        if isinstance(declared, MapType):
+            declared = declared.value
         if declared is None:
             return
         if not isinstance(declared, TensorType):

@@ -14,6 +14,7 @@ from hetero.program.packing import pack_ints, unpack_ints
 from hetero.types import (
     DataType,
     Dim,
+    MapType,
     OptionalType,
     SequenceType,
     TensorType,
@@ -21,7 +22,7 @@ from hetero.types import (
     onnx_dtype,
 )
 
-_TENSOR, _SEQUENCE, _OPTIONAL = range(3)
+_TENSOR, _SEQUENCE, _OPTIONAL, _MAP = range(4)
 (_INT, _FLOAT, _STR, _BYTES, _INTS, _FLOATS, _TUPLE, _ARRAY, _TYPE) = range(9)
 _ONES = (_STR, _BYTES, _ARRAY, _TYPE)
 _DOUBLE = struct.Struct("<d")
@@ -72,6 +73,8 @@ def encode_type(declared: ValueType | None) -> list[Any] | None:
     if isinstance(declared, SequenceType | OptionalType):
         kind = _SEQUENCE if isinstance(declared, SequenceType) else _OPTIONAL
         return [kind, encode_type(declared.element)]
+    if isinstance(declared, MapType):
+        return [_MAP, int(declared.key), encode_type(declared.value)]
     raise ProgramError(f"{declared!r} is no value type")
 
 
@@ -94,6 +97,12 @@ def _decode_type(plain: object, depth: int) -> ValueType:
     if type(kind) is int and kind in (_SEQUENCE, _OPTIONAL):
         element = _decode_type(as_list(items, "type", 2)[1], depth - 1)
         return SequenceType(element) if kind == _SEQUENCE else OptionalType(element)
+    if type(kind) is int and kind == _MAP:
+        _, key, value = as_list(items, "map type", 3)
+        scalar = _decode_type(value, depth - 1)
+        if not isinstance(scalar, TensorType):
+            raise ProgramError(f"a map of {scalar}")
+        return MapType(_dtype(key), scalar)
     raise ProgramError(f"unknown kind of type {kind!r}")
 
 
@@ -179,7 +188,7 @@ def encode_attribute(value: object, tables: TableWriter, name: str) -> tuple[int
         except TypeError as e:
             raise ProgramError(f"dtype {value.dtype} has no ONNX counterpart", operand=name) from e
         return _ARRAY, [int(dtype), list(value.shape), to_bytes(value)]
-    if isinstance(value, TensorType | SequenceType | OptionalType):
+    if isinstance(value, ValueType):
         return _TYPE, tables.type(value)
     if isinstance(value, tuple):
         kinds = {type(v) for v in value}

@@ -7,7 +7,11 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import numpy as np
+
 from hetero.errors import CaptureError, ProviderError
+from hetero.extensions.registry import find as find_extension
+from hetero.extensions.registry import refusal as extension_refusal
 from hetero.kernels.base import Call, Compiled
 from hetero.program.operation import Operation
 from hetero.program.program import Dispatch
@@ -76,6 +80,8 @@ class Provider(ABC):
     """Whether begin_capture and its like work."""
     indexed: ClassVar[bool] = False
     """True where instances are numbered devices: the bare kind then means number 0 ("cuda" is "cuda:0")."""
+    array_module: Any = np
+    """What its kernels get as `xp`, whose arrays theirs are inside a kernel."""
     declared_options: ClassVar[Mapping[str, tuple[type, ...]]] = {}
     """Option name -> the types its value may have (beside `ops` and `except_ops`, which every provider takes)."""
 
@@ -103,6 +109,10 @@ class Provider(ABC):
                         False, f"{attribute}: node {inner.op.name!r} ({inner.op.id}): {match.reason}"
                     )
                 known.update(zip(inner.outputs, inner.types, strict=True))
+        extension = find_extension(op)
+        if extension is not None:
+            reason = extension_refusal(extension, op, types, self.kind)
+            return Match(reason is None, reason or "extension", dispatch=Dispatch.EXTENSION)
         return self.supports_native(op, types)
 
     @abstractmethod

@@ -7,6 +7,7 @@ from functools import cache
 from typing import Any, NoReturn
 
 from hetero.errors import HeteroError, KernelError, MemoryLimitError, UnsupportedError
+from hetero.extensions.registry import definition as extension_definition
 from hetero.kernels.base import Compiled, KernelDef, lookup
 from hetero.program.operation import Operation
 from hetero.types import Spec, ValueType
@@ -20,9 +21,9 @@ def is_control(op: Operation) -> bool:
 
 
 def find(op: Operation) -> KernelDef | None:
-    """Our kernel for this operation at its version, or None."""
+    """Our kernel, or a user's extension, for this operation at its version; None where there is neither."""
     _load_kernels()
-    return lookup(op.domain, op.op_type, op.version)
+    return lookup(op.domain, op.op_type, op.version) or extension_definition(op)
 
 
 def why_not(definition: KernelDef | None, op: Operation, types: Sequence[ValueType | None]) -> str | None:

@@ -30,6 +30,7 @@ from hetero.types import (
     TensorSpec,
     TensorType,
     ValueType,
+    host_kind,
 )
 
 
@@ -312,12 +313,20 @@ class SimulatedProvider(Provider):
         if value is None:
             return None
         if isinstance(value, SequenceValue):
-            return SequenceValue([self._from_kernel(v, same) for v in value], value.dtype)
+            return SequenceValue([self._element(v, same) for v in value], value.dtype)
         if id(value) in same:
             return same[id(value)]
         if not isinstance(value, np.ndarray):
             raise KernelError(f"a kernel returned a {type(value).__name__}, not an array")
         return self._memory.put(value)
+
+    def _element(self, value: Any, same: dict[int, SimArray]) -> Any:
+        """An element of a sequence that a kernel returned: where it is a view of an input, it stays one."""
+        if isinstance(value, np.ndarray) and value.base is not None and id(value) not in same:
+            for source in same.values():
+                if np.may_share_memory(value, source._inner):
+                    return self._memory.view(value, source)
+        return self._from_kernel(value, same)
 
     def _pass_link(self, way: str, nbytes: int) -> None:
         self._copies[f"{way}s"] += 1
@@ -348,10 +357,9 @@ def _handles(inner: Sequence[Any], outer: Sequence[Any]) -> list[tuple[Any, SimA
 def _needs_strings(op: Operation, types: Sequence[ValueType | None]) -> str | None:
     """The reason, where an operand or an attribute shows that the operation reads or makes strings."""
     for i, given in enumerate(types):
-        while given is not None and not isinstance(given, TensorType):
-            given = given.element
-        if given is not None and given.dtype == DataType.STRING:
-            return f"input {i} holds strings, which live on the host only"
+        kind = host_kind(given)
+        if kind is not None:
+            return f"input {i} holds {kind}, which live on the host only"
     for name, value in op.attributes.items():
         made = (
             (name == "to" and value == DataType.STRING)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from hetero.kernels.base import KernelDef
@@ -31,7 +32,8 @@ class Analysis:
 def analyse(program: Program) -> Analysis:
     """Linear in the number of instructions."""
     kernels = tuple(find(i.op) for i in program.instructions)
-    return Analysis(_escaping(program), _dying(program), _value_inputs(program, kernels), kernels)
+    escaping = escaping_from(program, {p.slot for p in program.outputs})
+    return Analysis(escaping, _dying(program), _value_inputs(program, kernels), kernels)
 
 
 def keeps_handles(instruction: Instruction) -> bool:
@@ -44,8 +46,9 @@ def keeps_handles(instruction: Instruction) -> bool:
     return op.startswith(("Sequence", "Optional")) or op in ("SplitToSequence", "ConcatFromSequence")
 
 
-def _escaping(program: Program) -> frozenset[int]:
-    escaping = {p.slot for p in program.outputs}
+def escaping_from(program: Program, outputs: Iterable[int]) -> frozenset[int]:
+    """The slots whose memory outlives the run where that of the slots `outputs` does."""
+    escaping = set(outputs)
     for instruction in reversed(program.instructions):
         if keeps_handles(instruction):
             escaping.update(s for s in instruction.inputs if s != NO_SLOT)

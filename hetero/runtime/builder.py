@@ -16,7 +16,7 @@ from hetero.runtime.operands import UINT8, Gather, gatherer, make_contiguous, ru
 from hetero.runtime.section import Key, Section, Tail, located
 from hetero.runtime.slots import NOTHING, Kind, Liveness, Slot
 from hetero.runtime.tails import Publish, control_tail, dynamic_tail, late_tail, publisher
-from hetero.types import ABSENT, Array, SequenceSpec, TensorSpec
+from hetero.types import ABSENT, Array, TensorSpec
 
 if TYPE_CHECKING:
     from hetero.runtime.runner import Runner
@@ -56,7 +56,8 @@ class Builder:
         slots = self.live.slots
         operands = [NOTHING if s == NO_SLOT else slots[s] for s in instruction.inputs]
         if instruction.dispatch is Dispatch.CONTROL:
-            return control_tail(self.runner.control_flow(self.at), *self._ends(instruction, operands))
+            ends = self._ends(instruction, operands)  # uploads constants, which the bodies then share
+            return control_tail(self.runner.control_flow(self.at, operands), *ends)
         folded = fold(self.runner, self.at, definition, operands)
         if folded is not None:
             self._define_folded(instruction, *folded)
@@ -130,12 +131,12 @@ class Builder:
         """Define the outputs as views where the strides allow. False: compute them (a copy)."""
         base = operands[0]
         outputs = instruction.outputs
-        escapes = not self.runner.analysis.escaping.isdisjoint(outputs)
+        escapes = any(map(self.runner.escapes, outputs, compiled.outputs))
         if base.volatile:
             self._volatile_view(instruction, operands, compiled)
             return True
-        if escapes and base.kind in (Kind.OWNED, Kind.VIEW):
-            return False  # the arena will reuse the memory under it
+        if escapes and base.kind in (Kind.OWNED, Kind.VIEW, Kind.BORROWED):
+            return False  # the arena will reuse the memory under it, or the next iteration
         views = self.provider.view(compiled, [self._array(base), *[None] * (len(operands) - 1)])
         if views is None:
             return False
@@ -175,8 +176,11 @@ class Builder:
 
     # -- kernels with known specs --------------------------------------------------------------------------------
     def _bind(self, instruction: Instruction, operands: Sequence[Slot], compiled: Compiled) -> None:
-        escaping = self.runner.analysis.escaping
-        volatile = any(o.volatile for o in operands) or not escaping.isdisjoint(instruction.outputs)
+        escapes = [
+            self.runner.escapes(index, spec)
+            for index, spec in zip(instruction.outputs, compiled.outputs, strict=True)
+        ]
+        volatile = any(o.volatile for o in operands) or any(escapes)
         scratch: list[Buffer] = []
         workspace = self._scratch(compiled.workspace_bytes, scratch)
         outputs: list[Array | None] = []
@@ -185,7 +189,7 @@ class Builder:
         for k, (index, spec) in enumerate(zip(instruction.outputs, compiled.outputs, strict=True)):
             if index == NO_SLOT or not isinstance(spec, TensorSpec):
                 outputs.append(None)
-            elif index in escaping:
+            elif escapes[k]:
                 outputs.append(None)
                 fresh.append((k, index, spec))
                 taken.append((index, Slot(Kind.OWNED, spec, index, True), None))
@@ -296,6 +300,6 @@ class Builder:
         for index, spec in zip(instruction.outputs, key, strict=False):
             if index == NO_SLOT:
                 continue
-            kind = Kind.SEQUENCE if isinstance(spec, SequenceSpec) else Kind.OWNED
+            kind = Kind.OWNED if isinstance(spec, TensorSpec) else Kind.SEQUENCE
             self.live.define(index, Slot(kind if spec != ABSENT else Kind.NOTHING, spec, index, True))
         self._bury(at)

@@ -5,26 +5,30 @@ from __future__ import annotations
 import dataclasses
 import threading
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import numpy as np
 
 from hetero.errors import ClosedError, HeteroError, ProgramError, TransportError
+from hetero.extensions.registry import load_modules
+from hetero.kernels.limits import limited, machine_bytes
 from hetero.kernels.randomness import drawing
 from hetero.options import RuntimeOptions
 from hetero.program.validate import validate
 from hetero.providers.base import Provider, ProviderConfig
 from hetero.providers.registry import create
 from hetero.runtime.assignment import Assignment, Task
+from hetero.runtime.elements import Element
+from hetero.runtime.extensions import Extensions
 from hetero.runtime.kernel_cache import KernelCache
 from hetero.runtime.runner import Context, Runner
 from hetero.trace import Span
-from hetero.types import HostArray, SequenceValue
+from hetero.types import HostArray, MapValue, SequenceValue
 
 Value = Any
-"""What crosses between children: a host array, a SequenceValue of them, or None."""
+"""What crosses between children: a host array, a MapValue, a SequenceValue of them, or None."""
 
 
 class ChildExecutor:
@@ -38,6 +42,7 @@ class ChildExecutor:
         self.options = options
         self._host = provider if provider.is_host else create(ProviderConfig("cpu"))
         self._lock = threading.RLock()
+        self._extensions = Extensions(provider)
         self._context: Context | None = None
         self._tasks: dict[int, Task] = {}
         self._runners: dict[int, Runner] = {}
@@ -53,8 +58,9 @@ class ChildExecutor:
         """Take over an assignment; validates every program before anything else happens.
 
         `weights` has at least the assignment's initializers, as host arrays; they are read, never written.
-        Raises: ProgramError.
+        Raises: ProgramError; OptionError and KernelError for extensions that are not there, or do not prepare.
         """
+        load_modules(self.options.extensions)
         for task in assignment.tasks.values():
             validate(task.program)
         missing = [name for name in assignment.weights if name not in weights]
@@ -63,11 +69,14 @@ class ChildExecutor:
         with self._lock:
             self._check_open()
             kernels = KernelCache(self.options.kernel_cache_size)
-            context = Context(self.provider, self._host, self.options, kernels, weights)
+            self._extensions.prepare(task.program for task in assignment.tasks.values())
+            context = Context(
+                self.provider, self._host, self.options, kernels, weights, extensions=self._extensions
+            )
             runners = {k: Runner(task.program, context) for k, task in assignment.tasks.items()}
             self._drop_programs()
             self._context, self._tasks, self._runners = context, dict(assignment.tasks), runners
-            with np.errstate(all="ignore"):
+            with self._bounds():
                 for runner in runners.values():
                     runner.prepare()
 
@@ -87,7 +96,7 @@ class ChildExecutor:
                 )
             started = time.perf_counter()
             try:
-                with np.errstate(all="ignore"), drawing(self.options.seed, step):
+                with self._bounds(), drawing(self.options.seed, step):
                     sent = self._run(task, step, parcels)
             except BaseException as error:
                 self._abandon(step)
@@ -100,6 +109,12 @@ class ChildExecutor:
             if self.options.trace:
                 self._spans.append(Span(f"partition {partition}", self.provider.name, step, started, ended))
             return sent
+
+    @contextmanager
+    def _bounds(self) -> Iterator[None]:
+        """What holds while kernels compile and run: IEEE arithmetic without warnings, values within bounds."""
+        with np.errstate(all="ignore"), limited(min(self.options.max_value_bytes, machine_bytes())):
+            yield
 
     def _run(self, task: Task, step: int, parcels: Sequence[Sequence[Value]]) -> list[list[Value]]:
         values = self._steps.setdefault(step, {})
@@ -135,10 +150,12 @@ class ChildExecutor:
         return sent
 
     def _to_host(self, value: Value) -> Value:
-        if value is None or isinstance(value, np.ndarray):
+        if value is None or isinstance(value, np.ndarray | MapValue):
             return value
         if isinstance(value, SequenceValue):
-            return SequenceValue([self._to_host(v) for v in value], value.dtype)
+            return value.mapped(self._to_host)
+        if isinstance(value, Element):
+            return value.source
         return self.provider.download(value)
 
     def drop(self, step: int) -> None:
@@ -170,6 +187,7 @@ class ChildExecutor:
                 "bytes_in": self._bytes_in,
                 "bytes_out": self._bytes_out,
                 "resident_steps": len(self._steps),
+                "extensions": len(self._extensions),
             }
             if self._context is not None:
                 context = self._context
@@ -198,15 +216,18 @@ class ChildExecutor:
                 return
             self._closed = True
             self._drop_programs()
+            self._extensions.close()
             self.provider.close()
             if self._host is not self.provider:
                 self._host.close()
 
 
 def value_bytes(value: Value) -> int:
-    """Bytes of a value's arrays."""
+    """Bytes of a value's arrays, and of what a map holds as numbers (of text, of the references to it)."""
     if value is None:
         return 0
+    if isinstance(value, MapValue):
+        return len(value) * (8 + value.value_dtype.itemsize)
     if isinstance(value, SequenceValue):
         return sum(map(value_bytes, value))
     return int(value.nbytes)

@@ -11,7 +11,7 @@ from hetero.errors import UnsupportedError
 from hetero.kernels.base import KernelDef
 from hetero.runtime.operands import run_once
 from hetero.runtime.slots import Kind, Slot
-from hetero.types import HostArray, TensorSpec
+from hetero.types import HostArray, SequenceSpec, TensorSpec
 
 if TYPE_CHECKING:
     from hetero.runtime.runner import Runner
@@ -34,7 +34,7 @@ def fold(
     metadata = definition is not None and definition.metadata
     present = [o for o in operands if o.kind is not Kind.NOTHING]
     if metadata:
-        if not all(isinstance(o.spec, TensorSpec) for o in present):
+        if not all(isinstance(o.spec, TensorSpec | SequenceSpec) for o in present):
             return None
     elif not all(o.value is not None for o in present):
         return None

@@ -8,9 +8,10 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from hetero.kernels.base import Compiled
+from hetero.kernels.base import Compiled, Run
 from hetero.providers.base import Provider
-from hetero.types import Array, TensorSpec
+from hetero.runtime.elements import arrived
+from hetero.types import Array, SequenceValue, TensorSpec
 
 UINT8 = np.dtype(np.uint8)
 Gather: TypeAlias = Callable[[], list[Any]]
@@ -47,6 +48,10 @@ def contiguous_copy(provider: Provider, array: Array) -> Array:
 
 def run_once(provider: Provider, compiled: Compiled, inputs: list[Any]) -> tuple[Any, ...]:
     """Run a compiled kernel over `inputs` into fresh outputs."""
+    if compiled.reads is not None and compiled.run is not None:
+        return _handle(provider, compiled.run, compiled.reads, inputs)
+    if not provider.is_host:
+        inputs = [arrived(provider, x) if isinstance(x, SequenceValue) else x for x in inputs]
     make_contiguous(provider, inputs, compiled.contiguous)
     if compiled.run is not None:
         return provider.run(compiled, inputs)
@@ -56,3 +61,12 @@ def run_once(provider: Provider, compiled: Compiled, inputs: list[Any]) -> tuple
         workspace = provider.empty(TensorSpec(UINT8, (compiled.workspace_bytes,)))
     provider.bind(compiled, inputs, outputs, workspace)()
     return tuple(outputs)
+
+
+def _handle(provider: Provider, run: Run, reads: frozenset[int], inputs: Sequence[Any]) -> tuple[Any, ...]:
+    """Run a kernel that moves handles; what it picks out of a sequence is brought here."""
+    given = [provider.download(x) if k in reads and x is not None else x for k, x in enumerate(inputs)]
+    results = run(given)
+    if provider.is_host:
+        return results
+    return tuple(r if isinstance(r, SequenceValue) else arrived(provider, r) for r in results)

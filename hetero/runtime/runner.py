@@ -6,21 +6,23 @@ import operator
 from collections import OrderedDict, deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hetero.errors import HeteroError
 from hetero.kernels.base import Compiled
-from hetero.options import RuntimeOptions
+from hetero.kernels.limits import check_declared
 from hetero.program.program import NO_SLOT, Dispatch, Program
 from hetero.providers.base import Provider
-from hetero.runtime.analysis import analyse
-from hetero.runtime.arena import Arena
+from hetero.runtime.analysis import analyse, escaping_from
 from hetero.runtime.builder import Builder
-from hetero.runtime.kernel_cache import KernelCache
-from hetero.runtime.section import Key, Section, locate, value_spec
+from hetero.runtime.context import Context as Context
+from hetero.runtime.elements import arrived, deferred
+from hetero.runtime.frames import Frames, Iteration, escaping_outputs
+from hetero.runtime.operands import contiguous_copy
+from hetero.runtime.section import Key, Result, Section, locate, value_spec
 from hetero.runtime.slots import Kind, Liveness, Slot, Table
 from hetero.types import (
     ABSENT,
@@ -44,63 +46,24 @@ BODY_SPECIALIZATIONS = 4
 """Input signatures that a body of control flow keeps bound."""
 
 
-@dataclass(slots=True)
-class Statistics:
-    """Counters of one child."""
-
-    runs: int = 0
-    sections_built: int = 0
-    sections_reused: int = 0
-    sections_evicted: int = 0
-    folded: int = 0
-    views: int = 0
-    view_copies: int = 0
-    in_place: int = 0
-    contiguous_copies: int = 0
-    volatile_steps: int = 0
-    peak_live_bytes: int = 0
-    body_runs: int = 0
-    bodies_built: int = 0
-
-
-@dataclass(slots=True)
-class Context:
-    """What all programs of one child share. `host` computes shape arithmetic; it is `provider` where that is a host."""
-
-    provider: Provider
-    host: Provider
-    options: RuntimeOptions
-    kernels: KernelCache
-    weights: Mapping[str, HostArray]
-    statistics: Statistics = field(default_factory=Statistics)
-    arenas: list[Arena] = field(default_factory=list)
-    constants: dict[str, Slot] = field(default_factory=dict)
-
-    def arena(self, depth: int) -> Arena:
-        """The arena of a nesting level."""
-        while len(self.arenas) <= depth:
-            self.arenas.append(Arena(self.provider))
-        return self.arenas[depth]
-
-    def weight(self, name: str) -> Slot:
-        """The constant slot of an initializer, one for all programs, so that its device copy is shared too."""
-        slot = self.constants.get(name)
-        if slot is None:
-            value = self.weights[name]
-            array = value if self.provider.is_host else None
-            spec = TensorSpec(value.dtype, value.shape)
-            slot = self.constants[name] = Slot(Kind.CONSTANT, spec, -1, False, array, value)
-        return slot
-
-
 class Runner:
     """A program with its table, its sections and what was derived from it. Not reentrant: one run at a time.
 
     Raises from `run`: whatever a kernel raises, as a HeteroError that names node, op and device. An error leaves the
     table clear and the sections as they were.
+
+    `constants`: inputs (by position) that never change; what is passed there is not looked at. `iteration`: how a loop
+    drives this body; its results may then lie in memory that the next run overwrites (`frames` tells which).
     """
 
-    def __init__(self, program: Program, context: Context, depth: int = 0) -> None:
+    def __init__(
+        self,
+        program: Program,
+        context: Context,
+        depth: int = 0,
+        constants: Mapping[int, Slot] | None = None,
+        iteration: Iteration | None = None,
+    ) -> None:
         self.program = program
         self.context = context
         self.depth = depth
@@ -114,8 +77,17 @@ class Runner:
         self._constants = {p.slot: context.weight(p.name) for p in program.constants}
         self._roots: OrderedDict[Signature, Section] = OrderedDict()
         self._limit = context.options.max_specializations if depth == 0 else BODY_SPECIALIZATIONS
-        self._value_inputs = self.analysis.value_inputs
+        self._fixed = dict(constants or {})
+        self._moving = tuple(k for k in range(len(program.inputs)) if k not in self._fixed)
+        self._value_inputs = tuple(k for k in self.analysis.value_inputs if k not in self._fixed)
         self._value_misses = 0
+        self._last: tuple[Signature, Section] | None = None
+        self.frames: Frames | None = None
+        self._escaping = self.analysis.escaping
+        self._outputs = frozenset(p.slot for p in program.outputs)
+        if iteration is not None and self.options.frame_bytes:
+            self._escaping = _escaping(program, iteration)
+            self.frames = Frames(program, self.provider, iteration, self._escaping, self.options.frame_bytes)
         self._flows: dict[int, ControlFlow] = {}
         self._on_host: dict[int, bool] = {}
         self._types: dict[int, ValueType | None] = {
@@ -131,10 +103,15 @@ class Runner:
         Unless the kernel is `strided`, it asks for contiguous operands throughout: its bits must not depend on whether
         a value is a view here or came as a copy from another child.
         """
-        op, definition = self.program.instructions[at].op, self.analysis.kernels[at]
+        instruction, definition = self.program.instructions[at], self.analysis.kernels[at]
+        op = instruction.op
 
         def compiled() -> Compiled:
-            kernel = provider.compile(op, specs)
+            if instruction.dispatch is Dispatch.EXTENSION and self.context.extensions is not None:
+                kernel = self.context.extensions.compile(op, specs, provider)
+            else:
+                kernel = provider.compile(op, specs)
+            check_declared(op, kernel)
             if kernel.view is not None or (definition is not None and definition.strided):
                 return kernel
             tensors = frozenset(k for k, spec in enumerate(specs) if isinstance(spec, TensorSpec))
@@ -153,14 +130,26 @@ class Runner:
             known = self._on_host[at] = not self.provider.supports_native(instruction.op, types).ok
         return known
 
-    def control_flow(self, at: int) -> ControlFlow:
-        """The runner of a control-flow instruction."""
-        from hetero.runtime.control_flow import control_flow
+    def escapes(self, index: int, spec: Spec | None) -> bool:
+        """Whether slot `index`, of this spec, must have memory of its own, since that outlives the run."""
+        return index in self._escaping or (
+            self.frames is not None and index in self._outputs and not self.frames.fits(spec)
+        )
+
+    def control_flow(self, at: int, operands: Sequence[Slot]) -> ControlFlow:
+        """The runner of a control-flow instruction. `operands`: of them, those that are constant are so for good."""
+        from hetero.runtime.flows import control_flow  # which needs runners for the bodies
 
         flow = self._flows.get(at)
         if flow is None:
-            flow = self._flows[at] = control_flow(self.program.instructions[at], self.context, self.depth + 1)
-            self.statistics.bodies_built += len(self.program.instructions[at].op.bodies())
+            instruction = self.program.instructions[at]
+            constants = {
+                k: Slot(Kind.CONSTANT, o.spec, NO_SLOT, False, o.array, o.value)
+                for k, o in enumerate(operands)
+                if o.kind is Kind.CONSTANT
+            }
+            flow = self._flows[at] = control_flow(instruction, self.context, self.depth + 1, constants)
+            self.statistics.bodies_built += len(instruction.op.bodies())
         return flow
 
     # -- running -------------------------------------------------------------------------------------------------
@@ -174,19 +163,14 @@ class Runner:
             return
         key = tuple(s for s in specs if s is not None)
         with suppress(HeteroError):
-            self._keep(self._roots, (key, ()), self._build(0, self._entry(key), None, (), call=False))
+            self._keep(self._roots, (key, ()), self._build(0, self._entry(key), None, ()))
 
     def run(self, inputs: Sequence[Any]) -> list[Any]:
         """Outputs for inputs, both in the program's order: arrays of the provider (or host arrays, which a device
         provider uploads), SequenceValue, or None. Outputs are the caller's; inputs are only borrowed. The caller holds
         np.errstate(all="ignore"), so that no kernel has to."""
-        table = self.table.values
-        self._watch_values()
         try:
-            key = self._signature(inputs)
-            for port, value in zip(self.program.inputs, inputs, strict=True):
-                table[port.slot] = value if value is None else self._arrive(port.name, value)
-            section = self._root(key, inputs)
+            section = self._start(inputs)
             while section.tail is not None:
                 section = self._next(section)
             self.statistics.runs += 1
@@ -194,42 +178,75 @@ class Runner:
         finally:
             self.table.clear()
 
+    def _start(self, inputs: Sequence[Any]) -> Section:
+        """Run the first section: the last one again where the specs still hold, else another, or a new one."""
+        if self._last is not None and not self._value_inputs and self._holds(self._last[0][0], inputs):
+            section = self._last[1]
+        else:
+            if self.frames is not None:
+                inputs = self.frames.detached(inputs)
+            self._watch_values()
+            key = self._signature(inputs)
+            found = self._roots.get(key)
+            if found is None:
+                return self._first(key, inputs)
+            self._roots.move_to_end(key)
+            self._last = key, found
+            section = found
+        self._load(section, inputs)
+        self._call(section)
+        return section
+
+    def _load(self, section: Section, inputs: Sequence[Any]) -> None:
+        """Put the inputs where the section's calls look for them."""
+        table, ports, frames = self.table.values, self.program.inputs, section.frames
+        for k in self._moving:
+            value = inputs[k]
+            if value is not None and k not in frames:
+                table[ports[k].slot] = self._arrive(ports[k].name, value)
+        if self.frames is not None:
+            self.frames.fill(section, inputs)
+
+    def _holds(self, key: Key, inputs: Sequence[Any]) -> bool:
+        """Whether the inputs have the specs of `key`."""
+        for k, spec in zip(self._moving, key, strict=True):
+            value = inputs[k]
+            if spec.__class__ is not TensorSpec:
+                if value_spec(value) != spec:
+                    return False
+            elif getattr(value, "shape", None) != spec.shape or value.dtype != spec.dtype:
+                return False
+        return True
+
     def _arrive(self, name: str, value: Any) -> Any:
+        """The value in this provider's memory; the elements of a sequence come when they are read."""
+        if self.provider.is_host:
+            return value
+        if isinstance(value, SequenceValue):
+            return (
+                value if self.depth else deferred(value)
+            )  # a body gets what arrived with the program around it
         try:
-            return self._enter(value)
+            return arrived(self.provider, value)
         except HeteroError as error:
             raise error.at(operand=name) from error.__cause__
 
-    def _enter(self, value: Any) -> Any:
-        """The value in this provider's memory; an element that a sequence holds twice is uploaded once."""
-        if self.provider.is_host:
-            return value
-        if isinstance(value, np.ndarray):
-            return self.provider.upload(value)
-        if isinstance(value, SequenceValue):
-            there = {id(v): self._enter(v) for v in {id(v): v for v in value}.values()}
-            return SequenceValue([there[id(v)] for v in value], value.dtype)
-        return value
-
     def _signature(self, inputs: Sequence[Any]) -> Signature:
-        specs = tuple([value_spec(v) for v in inputs])
+        specs = tuple([value_spec(inputs[k]) for k in self._moving])
         values = tuple([inputs[k].tobytes() if _is_small(inputs[k]) else None for k in self._value_inputs])
         return specs, values
 
-    def _root(self, key: Signature, inputs: Sequence[Any]) -> Section:
-        section = self._roots.get(key)
-        if section is not None:
-            self._roots.move_to_end(key)
-            self._call(section)
-            return section
+    def _first(self, key: Signature, inputs: Sequence[Any]) -> Section:
+        """Build the first section for these inputs, and run it."""
         live = self._entry(key[0])
         for k in self._value_inputs:
             if _is_small(inputs[k]):
                 live.slots[self.program.inputs[k].slot].value = inputs[k].copy()
         if self._value_inputs and any(known[0] == key[0] for known in self._roots):
             self._value_misses += 1  # shapes that are known, with values that are not
-        section = self._build(0, live, None, ())
+        section = self._build(0, live, None, (), inputs)
         self._keep(self._roots, key, section)
+        self._last = key, section
         return section
 
     def _entry(self, specs: Sequence[Spec]) -> Liveness:
@@ -237,7 +254,10 @@ class Runner:
         live = Liveness()
         for index, slot in self._constants.items():
             live.define(index, slot)
-        for port, spec in zip(self.program.inputs, specs, strict=True):
+        for k, constant in self._fixed.items():
+            live.define(self.program.inputs[k].slot, constant)
+        for k, spec in zip(self._moving, specs, strict=True):
+            port = self.program.inputs[k]
             kind = Kind.BORROWED if isinstance(spec, TensorSpec) else Kind.SEQUENCE
             live.define(port.slot, Slot(Kind.NOTHING if spec == ABSENT else kind, spec, port.slot, True))
         return live
@@ -271,14 +291,24 @@ class Runner:
             raise ours from ours.__cause__
 
     def _build(
-        self, start: int, live: Liveness, previous: Section | None, key: Key, *, call: bool = True
+        self,
+        start: int,
+        live: Liveness,
+        previous: Section | None,
+        key: Key,
+        inputs: Sequence[Any] | None = None,
     ) -> Section:
+        """Build the section from instruction `start` on, and run it; the first one without `inputs` is not run."""
         arena = self.context.arena(self.depth)
         lease = arena.lease(live.buffers.values(), reuse=self.options.reuse_buffers)
-        builder = Builder(self, start, live, lease, call=call)
+        builder = Builder(self, start, live, lease, call=previous is not None or inputs is not None)
         try:
             if previous is not None:
                 builder.enter(previous, key)
+            elif inputs is not None:
+                if self.frames is not None:
+                    builder.section.frames = self.frames.lay_out(live, lease)
+                self._load(builder.section, inputs)
             section = builder.build()
         except BaseException:
             lease.close()
@@ -290,7 +320,7 @@ class Runner:
     def _keep(self, cache: OrderedDict[Any, Section], key: Any, section: Section) -> None:
         cache[key] = section
         if len(cache) > self._limit:
-            cache.popitem(last=False)[1].close()
+            cache.popitem(last=False)[1].close()  # never the one that `_last` names: it was used last
             self.statistics.sections_evicted += 1
 
     def _watch_values(self) -> None:
@@ -300,30 +330,64 @@ class Runner:
         """
         if self._value_inputs and self._value_misses > 4 * self._limit:
             self._value_inputs = ()
-            self.close()
+            self._drop_sections()
 
     def _collect(self, last: Section) -> list[Any]:
-        slots, table = last.exit.slots, self.table.values
-        outputs: list[Any] = []
-        for port in self.program.outputs:
-            slot = slots.get(port.slot)
-            if slot is None or port.slot == NO_SLOT or slot.kind is Kind.NOTHING:
-                outputs.append(None)
-            elif slot.volatile:
-                outputs.append(table[port.slot])
-            elif slot.value is not None:
-                outputs.append(slot.value.copy() if slot.kind is Kind.KNOWN else slot.value)
-            else:
-                outputs.append(slot.array)
+        if last.results is None:
+            last.results = [self._result(last, k) for k in range(len(self.program.outputs))]
+        table = self.table.values
+        outputs = [
+            table[slot] if slot != NO_SLOT else self._copied(value) if copied else value
+            for slot, value, copied in last.results
+        ]
+        if self.frames is not None:
+            self.frames.lend(last)
         return outputs
 
-    def close(self) -> None:
-        """Drop every section and give their buffers back."""
+    def _result(self, last: Section, output: int) -> Result:
+        """Where output number `output` is found once `last` ran."""
+        slot = last.exit.slots.get(self.program.outputs[output].slot)
+        if slot is None or slot.kind is Kind.NOTHING:
+            return NO_SLOT, None, False
+        if slot.volatile:
+            return self.program.outputs[output].slot, None, False
+        if slot.kind in (Kind.CONSTANT, Kind.KNOWN):
+            if self.depth and not self.provider.is_host:  # what encloses the body computes with it
+                if slot.array is None and slot.value is not None:
+                    slot.array = self.provider.upload(slot.value)
+                return NO_SLOT, slot.array, False
+            value = slot.array if slot.value is None else slot.value
+            return NO_SLOT, value, slot.kind is Kind.KNOWN
+        assert self.frames is not None, "results of a program that is not iterated have memory of their own"
+        copied = self.frames.clobbered(output, slot)
+        if not copied and slot.array is not None:
+            last.lent[id(slot.array)] = slot.array
+        return NO_SLOT, slot.array, copied
+
+    def _copied(self, value: Any) -> Any:
+        return value.copy() if isinstance(value, np.ndarray) else contiguous_copy(self.provider, value)
+
+    def _drop_sections(self) -> None:
+        self._last = None
         for section in self._roots.values():
             section.close()
         self._roots.clear()
+
+    def close(self) -> None:
+        """Drop every section and give their buffers back."""
+        self._drop_sections()
         for flow in self._flows.values():
             flow.close()
+
+
+def _escaping(program: Program, iteration: Iteration) -> frozenset[int]:
+    """The slots of an iterated body whose memory outlives an iteration."""
+    escaping = escaping_from(program, ())
+    while True:
+        wider = escaping_from(program, escaping_outputs(program, iteration, escaping))
+        if wider == escaping:
+            return escaping
+        escaping = wider
 
 
 def _is_small(value: Any) -> bool:

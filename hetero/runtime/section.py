@@ -15,10 +15,12 @@ from hetero.providers.base import Provider
 from hetero.providers.lookup import failure
 from hetero.runtime.arena import Lease
 from hetero.runtime.slots import Liveness
-from hetero.types import ABSENT, SequenceSpec, SequenceValue, Spec, TensorSpec
+from hetero.types import ABSENT, Array, MapSpec, MapValue, SequenceSpec, SequenceValue, Spec, TensorSpec
 
 Key = tuple[Spec, ...]
 Tail = Callable[[], Key]
+Result = tuple[int, Any, bool]
+"""A slot of the run's table, or NO_SLOT; then the value that is always there, and whether readers need a copy."""
 
 
 @dataclass(slots=True, eq=False)
@@ -37,6 +39,12 @@ class Section:
     nodes: list[int] = field(default_factory=list)
     tail: Tail | None = None
     next: OrderedDict[Key, Section] = field(default_factory=OrderedDict)
+    frames: dict[int, Array] = field(default_factory=dict)
+    """Of the first section of a body that is iterated: input position -> the memory it is copied into."""
+    results: list[Result] | None = None
+    """Of the last section, once it ran: where each output of the program is found."""
+    lent: dict[int, Array] = field(default_factory=dict)
+    """Results that stay in this section's memory, by id."""
 
     def close(self) -> None:
         """Give up its buffers and those of every section after it."""
@@ -55,6 +63,8 @@ def value_spec(value: Any) -> Spec:
         return ABSENT
     if isinstance(value, SequenceValue):
         return SequenceSpec(None)
+    if isinstance(value, MapValue):
+        return MapSpec(value.value_dtype)
     return TensorSpec(value.dtype, tuple(value.shape))
 
 

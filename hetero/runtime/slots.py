@@ -26,7 +26,7 @@ class Kind(StrEnum):
     KNOWN = "known"
     """Shape arithmetic: a host value that holds while shapes do."""
     SEQUENCE = "sequence"
-    """A SequenceValue: handles to elements."""
+    """A SequenceValue, handles to elements, or a MapValue."""
 
 
 @dataclass(slots=True, eq=False)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from fractions import Fraction
-from functools import lru_cache
+from functools import lru_cache, partial, reduce
 from math import isqrt
 from typing import Any, TypeAlias
 
 import onnx_ir as ir
 
+from hetero.shapes.extent import Extent, add, call, constant, floordiv, product, subtract, symbol
 from hetero.types import Dim
 
 MAX_LENGTH = 256
@@ -23,9 +24,10 @@ _OPERATORS = frozenset("+-*/%(),")
 
 
 @lru_cache(maxsize=65536)
-def _parse(text: str) -> tuple[frozenset[str], _Evaluate | None]:
-    """Symbols and evaluator of `text`; (itself, None) where it is one plain symbol or cannot be read."""
-    plain: tuple[frozenset[str], _Evaluate | None] = (frozenset((text,)), None)
+def _parse(text: str) -> tuple[frozenset[str], _Evaluate | None, Any]:
+    """Symbols, evaluator and sympy expression of `text`; (itself, None, None) where it is one plain symbol or cannot
+    be read."""
+    plain = (frozenset((text,)), None, None)
     if text.isidentifier() or not _is_readable(text):
         return plain
     try:
@@ -33,7 +35,7 @@ def _parse(text: str) -> tuple[frozenset[str], _Evaluate | None]:
         dim = ir.SymbolicDim(text)
         names = dim.free_symbols()
         expression = dim._expr  # there is no public way from a SymbolicDim to its expression
-        return names, _compile(expression)
+        return names, _compile(expression), expression
     except Exception:  # arbitrary exporter text ("batch size", "past.1 + ?"): a symbol like any other
         return plain
 
@@ -121,7 +123,7 @@ def evaluate(dim: Dim, env: Mapping[str, int]) -> int | None:
     known = env.get(dim)
     if known is not None:
         return known
-    _, function = _parse(dim)
+    _, function, _ = _parse(dim)
     if function is None:
         return None
     try:
@@ -138,6 +140,38 @@ def symbols(dim: Dim) -> frozenset[str]:
     if isinstance(dim, str):
         return _parse(dim)[0]
     return frozenset()
+
+
+def to_extent(dim: int | str) -> Extent | None:
+    """A declared extent as a polynomial with calls, or None where it is none of these ("n/2")."""
+    if isinstance(dim, int):
+        return constant(dim)
+    _, function, expression = _parse(dim)
+    return symbol(dim) if function is None else _extent(expression)
+
+
+def _extent(expression: Any) -> Extent | None:
+    import sympy
+
+    if expression.is_Symbol:
+        return symbol(str(expression))
+    if expression.is_Integer:
+        return constant(int(expression))
+    if isinstance(expression, sympy.floor | sympy.ceiling):
+        above, below = map(_extent, sympy.fraction(sympy.together(expression.args[0])))
+        if isinstance(expression, sympy.floor):
+            return floordiv(above, below)
+        return subtract(constant(0), floordiv(subtract(constant(0), above), below))
+    parts = [_extent(a) for a in expression.args]
+    if expression.is_Mul:
+        return product(tuple(parts))
+    if expression.is_Add:
+        return reduce(add, parts)
+    if isinstance(expression, sympy.Max | sympy.Min):
+        return reduce(partial(call, "max" if isinstance(expression, sympy.Max) else "min"), parts)
+    if expression.is_Pow and expression.args[1].is_Integer and 0 < int(expression.args[1]) <= 4:
+        return product((parts[0],) * int(expression.args[1]))
+    return None
 
 
 def is_symbol(dim: Dim) -> bool:

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 from hetero.errors import GuardError
 from hetero.program.program import ShapeGuard
 from hetero.shapes.expression import evaluate, is_symbol, symbols
-
-
-def check(guards: Sequence[ShapeGuard], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
-    """`GuardChecker(guards).check(shapes)`; for repeated use keep the checker."""
-    return GuardChecker(guards).check(shapes)
 
 
 class GuardChecker:

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from actors.cluster import RayLease
 from actors.parcels import pack, unpack
 from hetero.errors import TransportError
-from hetero.types import DataType, SequenceValue, numpy_dtype
+from hetero.types import DataType, MapValue, SequenceValue, numpy_dtype
 
 DTYPES = sorted({numpy_dtype(t).name for t in DataType if t not in (DataType.UNDEFINED, DataType.STRING)})
 
@@ -37,6 +37,10 @@ def array_of(dtype: np.dtype[Any], shape: tuple[int, ...], seed: int = 0) -> np.
 def assert_same(got: Any, want: Any) -> None:
     if want is None:
         assert got is None
+    elif isinstance(want, MapValue):
+        assert isinstance(got, MapValue)
+        assert list(got.items()) == list(want.items())
+        assert got.value_dtype == want.value_dtype
     elif isinstance(want, SequenceValue):
         assert isinstance(got, SequenceValue)
         assert got.dtype == want.dtype
@@ -67,8 +71,13 @@ strings = st.builds(
     lambda items: np.array(items, dtype=object), st.lists(st.text() | st.binary(max_size=5), max_size=4)
 )
 strided = arrays.filter(lambda a: a.ndim > 1).map(lambda a: a.T[::-1])
-plain = st.none() | arrays | strings | strided
-sequences = st.lists(arrays | strings, max_size=3).map(SequenceValue) | st.sampled_from(DTYPES).map(
+maps = st.builds(MapValue, st.dictionaries(st.text(), st.text()), st.just(np.dtype(object))) | st.builds(
+    MapValue,
+    st.dictionaries(st.integers(-5, 2**40), st.floats(allow_nan=False)),
+    st.just(np.dtype(np.float32)),
+)
+plain = st.none() | arrays | strings | strided | maps
+sequences = st.lists(arrays | strings | maps, max_size=3).map(SequenceValue) | st.sampled_from(DTYPES).map(
     lambda name: SequenceValue((), dtype_named(name))
 )
 
@@ -137,6 +146,8 @@ def test_what_is_no_value_is_refused_by_name(value: Any) -> None:
         ("narrow", "bfloat16"),
         ("other", None, []),
         ("objects", 3, []),
+        ("map", "<f4", [1, 2], [0.5]),
+        ("map", "<f4", [[]], [0.5]),
     ],
 )
 def test_a_damaged_wire_form_is_refused(entry: Any) -> None:

@@ -51,6 +51,10 @@ CASES: dict[str, tuple[Callable[[], onnx.ModelProto], str]] = {
         lambda: model(list(good().graph.node), domains={"ai.onnx.ml": 77}),
         "opset 77.*ai.onnx.ml",
     ),
+    "opset of an unknown domain beyond a C int": (
+        lambda: model(list(good().graph.node), domains={"own": 2**31}),
+        r"opset 2147483648 of domain 'own'",
+    ),
     "two opsets": (lambda: changed(lambda m: m.opset_import.add(domain="", version=20)), "two opsets"),
     "two spellings": (
         lambda: changed(lambda m: m.opset_import.add(domain="ai.onnx", version=20)),
@@ -157,6 +161,26 @@ CASES: dict[str, tuple[Callable[[], onnx.ModelProto], str]] = {
             ],
         ),
         "no attribute 'k' in opset 21 in function f::A",
+    ),
+    "attribute of another type": (
+        lambda: model([node("Softmax", ["x"], ["y"], axis="1")]),
+        "Softmax wants attribute 'axis' as INT, not STRING, in opset 21",
+    ),
+    "list for a number": (
+        lambda: model([node("Concat", ["x", "x"], ["y"], axis=[0])]),
+        "Concat wants attribute 'axis' as INT, not INTS",
+    ),
+    "integer for a float": (
+        lambda: model([node("LeakyRelu", ["x"], ["y"], alpha=1)]),
+        "LeakyRelu wants attribute 'alpha' as FLOAT, not INT",
+    ),
+    "required attribute missing": (
+        lambda: model([node("Concat", ["x", "x"], ["y"], name="join")]),
+        r"Concat needs attribute 'axis' in opset 21.*'join'",
+    ),
+    "required body missing": (
+        lambda: model([node("If", ["c"], ["y"])], [info("c", (), TensorProto.BOOL)]),
+        "If needs attribute '(then|else)_branch'",
     ),
     "no op_type": (lambda: changed(lambda m: m.graph.node[0].ClearField("op_type")), "no op_type"),
 }

@@ -22,7 +22,7 @@ from hetero.program.wire_values import (
     encode_attribute,
     encode_type,
 )
-from hetero.types import DataType, OptionalType, SequenceType, TensorType, ValueType
+from hetero.types import DataType, MapType, OptionalType, SequenceType, TensorType, ValueType
 
 DIMS = st.none() | st.integers(0, 2**63 - 1) | st.text(st.characters(codec="utf-8"), min_size=1, max_size=4)
 TENSORS = st.builds(
@@ -31,7 +31,10 @@ TENSORS = st.builds(
     st.none() | st.lists(DIMS, max_size=4).map(tuple),
 )
 NESTED = TENSORS.map(lambda t: OptionalType(SequenceType(t)))
-TYPES: st.SearchStrategy[ValueType] = TENSORS | TENSORS.map(SequenceType) | TENSORS.map(OptionalType) | NESTED
+MAPS = st.builds(MapType, st.sampled_from([DataType.INT64, DataType.STRING]), TENSORS)
+TYPES: st.SearchStrategy[ValueType] = (
+    TENSORS | TENSORS.map(SequenceType) | TENSORS.map(OptionalType) | NESTED | MAPS | MAPS.map(SequenceType)
+)
 
 
 def through(value: Any) -> Any:
@@ -52,7 +55,7 @@ def test_types_survive(declared: ValueType | None) -> None:
     [
         3, [], [9], [0], [0, 1], [0, 1, None, None], [0, 0, None], [0, 999, None], [0, "f", None], [0, 1, 3],
         [0, 1, [-1]], [0, 1, [""]], [0, 1, [1.5]], [0, 1, [True]], [0, 1, [2**63]], [1, None], [1], [True, None],
-        [1, [1, [1, [1, [1, [1, [1, [1, [0, 1, None]]]]]]]]],
+        [1, [1, [1, [1, [1, [1, [1, [1, [0, 1, None]]]]]]]]], [3, 7], [3, 7, [1, [0, 1, None]]], [3, 999, [0, 1, None]],
     ],
     ids=str,
 )  # fmt: skip

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,12 +11,16 @@ from hypothesis import strategies as st
 from hetero.errors import GuardError
 from hetero.program.guards import guards_for
 from hetero.program.program import NO_SLOT, Port, ShapeGuard
-from hetero.shapes import GuardChecker, check
+from hetero.shapes import GuardChecker
 from hetero.types import DataType, Dim, SequenceType, TensorType
 
 
 def port(name: str, *dims: Dim) -> Port:
     return Port(name, NO_SLOT, TensorType(DataType.FLOAT, dims))
+
+
+def check(guards: Sequence[ShapeGuard], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
+    return GuardChecker(guards).check(shapes)
 
 
 def test_each_declared_extent_is_one_guard() -> None:

@@ -1,0 +1,68 @@
+"""What all programs of one child share: provider, options, kernels, weights, arenas, counters."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from hetero.options import RuntimeOptions
+from hetero.providers.base import Provider
+from hetero.runtime.arena import Arena
+from hetero.runtime.extensions import Extensions
+from hetero.runtime.kernel_cache import KernelCache
+from hetero.runtime.slots import Kind, Slot
+from hetero.types import HostArray, TensorSpec
+
+
+@dataclass(slots=True)
+class Statistics:
+    """Counters of one child."""
+
+    runs: int = 0
+    sections_built: int = 0
+    sections_reused: int = 0
+    sections_evicted: int = 0
+    folded: int = 0
+    views: int = 0
+    view_copies: int = 0
+    in_place: int = 0
+    contiguous_copies: int = 0
+    volatile_steps: int = 0
+    peak_live_bytes: int = 0
+    body_runs: int = 0
+    bodies_built: int = 0
+    if_memo_hits: int = 0
+    """Runs of an If that were answered with the results of the run before."""
+    scans_inlined: int = 0
+    """Runs of a Scan of one iteration without slicing and stacking."""
+
+
+@dataclass(slots=True)
+class Context:
+    """What all programs of one child share. `host` computes shape arithmetic; it is `provider` where that is a host."""
+
+    provider: Provider
+    host: Provider
+    options: RuntimeOptions
+    kernels: KernelCache
+    weights: Mapping[str, HostArray]
+    statistics: Statistics = field(default_factory=Statistics)
+    arenas: list[Arena] = field(default_factory=list)
+    constants: dict[str, Slot] = field(default_factory=dict)
+    extensions: Extensions | None = None
+
+    def arena(self, depth: int) -> Arena:
+        """The arena of a nesting level."""
+        while len(self.arenas) <= depth:
+            self.arenas.append(Arena(self.provider))
+        return self.arenas[depth]
+
+    def weight(self, name: str) -> Slot:
+        """The constant slot of an initializer, one for all programs, so that its device copy is shared too."""
+        slot = self.constants.get(name)
+        if slot is None:
+            value = self.weights[name]
+            array = value if self.provider.is_host else None
+            spec = TensorSpec(value.dtype, value.shape)
+            slot = self.constants[name] = Slot(Kind.CONSTANT, spec, -1, False, array, value)
+        return slot
