@@ -1,4 +1,4 @@
-"""Matrix products: MatMul, Gemm, MatMulInteger and com.microsoft's FusedMatMul."""
+"""Matrix products of floats and integers: MatMul, Gemm and com.microsoft's FusedMatMul."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from hetero.errors import KernelError, UnsupportedError
 from hetero.kernels.base import Call, Compiled, computed, given, kernel, tensor
-from hetero.kernels.broadcasting import INTEGERS, NUMBERS, broadcasts_to, one_dtype
+from hetero.kernels.broadcasting import NUMBERS, broadcasts_to, one_dtype
 from hetero.kernels.fused import in_turn
 from hetero.kernels.gemm import bind_matmul, matmul_shape, transposed
 from hetero.kernels.operands import fail
@@ -20,9 +19,6 @@ from hetero.kernels.workspace import Part, carve, carved_bytes
 from hetero.program.operation import Operation
 from hetero.program.program import Dispatch
 from hetero.types import FLOATS, Array, Spec, TensorSpec
-
-EXACT_DEPTH = 256
-"""Products of two 9-bit numbers that float32 adds up exactly: 256 * 255² < 2²⁴."""
 
 
 @kernel("MatMul", versions=(1, 9, 13), dispatch=Dispatch.LIBRARY)
@@ -79,7 +75,7 @@ def gemm(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
     return computed((output,), bind, workspace_bytes=carved_bytes(*parts))
 
 
-@kernel("FusedMatMul", domain="com.microsoft", versions=(1,), dispatch=Dispatch.LIBRARY)
+@kernel("FusedMatMul", "TransposeMatMul", domain="com.microsoft", versions=(1,), dispatch=Dispatch.LIBRARY)
 def fused_matmul(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
     """A, B, transposed by attribute (`transA`, `transBatchA`: the first axis moves before the last) -> alpha A B."""
     a, b = tensor(op, specs, 0), tensor(op, specs, 1)
@@ -103,66 +99,3 @@ def fused_matmul(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
         return Quiet(in_turn(calls))
 
     return computed((output,), bind)
-
-
-@kernel("MatMulInteger", versions=(10,), dispatch=Dispatch.LIBRARY)
-def matmul_integer(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
-    """A, B (int8 or uint8), optional zero points (per tensor, per row of A, per column of B) -> int32 product."""
-    a, b = tensor(op, specs, 0), tensor(op, specs, 1)
-    for spec in (a, b):
-        if spec.dtype not in INTEGERS or spec.dtype.itemsize != 1:
-            raise UnsupportedError(f"{op.id} of {spec.dtype}", op=op.id, node=op.name)
-    output = TensorSpec(np.dtype(np.int32), matmul_shape(op, a.shape, b.shape))
-    zeros = [_zero_point_shape(op, given(specs, 2), a, -2), _zero_point_shape(op, given(specs, 3), b, -1)]
-    depth = a.shape[-1]
-    steps = range(0, depth, EXACT_DEPTH)
-    float32 = np.dtype(np.float32)
-    parts: tuple[Part, ...] = ((a.shape, float32), (b.shape, float32), (output.shape, float32))
-
-    def bind(inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Call:
-        wide_a, wide_b, product = carve(workspace, *parts)
-        out = outputs[0]
-        calls: list[Call] = []
-        for wide, x, zero, shape in zip(
-            (wide_a, wide_b), inputs[:2], (*inputs[2:], None, None), zeros, strict=False
-        ):
-            if shape is None:
-                calls.append(partial(wide.__setitem__, ..., x))
-            else:
-                minus = partial(xp.subtract, x, zero.reshape(shape), wide, dtype=float32, casting="unsafe")
-                calls.append(minus)
-        if not steps:
-            calls.append(partial(out.fill, 0))
-        # float32 BLAS is exact over so many products: longer ones are added up in int32.
-        for k in steps:
-            end = min(k + EXACT_DEPTH, depth)
-            columns = wide_a[..., k:end]
-            rows = wide_b[k:end] if wide_b.ndim == 1 else wide_b[..., k:end, :]
-            calls.append(bind_matmul(xp, columns, rows, product))
-            calls.append(
-                partial(out.__setitem__, ..., product)
-                if k == 0
-                else partial(xp.add, out, product, out, casting="unsafe", dtype=np.int32)
-            )
-        return in_turn(calls)
-
-    return computed((output,), bind, workspace_bytes=carved_bytes(*parts))
-
-
-def _zero_point_shape(
-    op: Operation, zero: TensorSpec | None, x: TensorSpec, axis: int
-) -> tuple[int, ...] | None:
-    """How a zero point must be reshaped to be subtracted from `x`; None where there is none."""
-    if zero is None:
-        return None
-    if zero.dtype != x.dtype:
-        raise KernelError(f"zero point is {zero.dtype}, its operand {x.dtype}", op=op.id, node=op.name)
-    if zero.size == 1:
-        return ()
-    if len(zero.shape) == 1 and len(x.shape) >= 2 and zero.shape[0] == x.shape[axis]:
-        return (-1, 1) if axis == -2 else (1, -1)
-    if broadcasts_to(zero, x.shape):
-        return zero.shape
-    raise KernelError(
-        f"zero point of shape {list(zero.shape)} does not fit {list(x.shape)}", op=op.id, node=op.name
-    )

@@ -1,72 +1,113 @@
-"""QLinearMatMul: a float product of the centred bytes that loses no bit, then bytes again."""
+"""MatMulInteger and QLinearMatMul: products of centred bytes that lose no bit. Float8 operands multiply as they are."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from hetero.errors import UnsupportedError
-from hetero.kernels.base import Call, Compiled, computed, kernel, tensor
-from hetero.kernels.operands import fail
-from hetero.kernels.quantized import centred, exact_float, requantize, require_bytes
+from hetero.kernels.base import Call, Compiled, computed, given, kernel, tensor
+from hetero.kernels.convert import FLOAT8, conversion
+from hetero.kernels.fused import in_turn
+from hetero.kernels.gemm import bind_matmul
+from hetero.kernels.operands import fail, host_reason
+from hetero.kernels.product_exact import FLOAT32, INT32, ExactProduct, centred_factor, reshaped, zero_shape
+from hetero.kernels.quantized import BYTES, centred, requantize, require_bytes
+from hetero.kernels.quiet import Quiet
 from hetero.kernels.workspace import Part, carve, carved_bytes
 from hetero.program.operation import Operation
+from hetero.program.program import Dispatch
 from hetero.types import FLOATS, Array, Spec, TensorSpec
 
-
-def _product_shape(op: Operation, a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
-    if not a or not b or a[-1] != b[-2 if len(b) > 1 else 0]:
-        fail(op, f"{list(a)} and {list(b)} have no matrix product")
-    try:
-        lead = np.broadcast_shapes(a[:-2], b[:-2])
-    except ValueError:
-        fail(op, f"{list(a)} and {list(b)} do not broadcast")
-    return (*lead, *a[-2:-1], *(b[-1:] if len(b) > 1 else ()))
+_REASON = "may allocate the right factor"
 
 
-def _by_row(array: Array) -> Array:
-    """A vector of one number per row of a matrix, as a column."""
-    return array.reshape(-1, 1) if array.ndim == 1 and array.size > 1 else array
+@kernel("MatMulInteger", versions=(10,), dispatch=Dispatch.LIBRARY)
+def matmul_integer(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
+    """A, B (int8 or uint8), optional zero points (per tensor, per row of A, per column of B) -> int32 product."""
+    a, b = tensor(op, specs, 0), tensor(op, specs, 1)
+    require_bytes(op, a, b)
+    shapes = []
+    for index, beside, axis, name in ((2, a, -2, "a_zero_point"), (3, b, -1, "b_zero_point")):
+        zero = given(specs, index)
+        if zero is not None and zero.dtype != beside.dtype:
+            fail(op, f"is {zero.dtype}, its operand {beside.dtype}", name)
+        shapes.append(zero_shape(op, zero, beside, axis, name))
+    product = ExactProduct(op, a.shape, b.shape, xp)
+
+    def bind(inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Call:
+        factor, calls = centred_factor(xp, inputs[1], reshaped(inputs, 3, shapes[1]))
+        left, multiply = product.bind(factor, outputs[0], workspace)
+        calls += [partial(centred, xp, inputs[0], reshaped(inputs, 2, shapes[0]), left), multiply]
+        return in_turn(calls)
+
+    return computed(
+        (TensorSpec(INT32, product.output),),
+        bind,
+        workspace_bytes=carved_bytes(*product.parts),
+        capture=host_reason(xp, _REASON),
+    )
 
 
-@kernel("QLinearMatMul", versions=(10, 21))
+def _finish(xp: Any, product: Array, scales: Sequence[Array], zero: Array, out: Array) -> None:
+    """out = product * (a_scale * b_scale / y_scale) + zero, in bytes or float8. `product` (float32) is overwritten."""
+    a, b, y = (s.astype(np.float32) for s in scales)
+    factor = a * b / y
+    if out.dtype in BYTES:
+        requantize(xp, product, factor, zero, out)
+        return
+    xp.multiply(product, factor, out=product)
+    xp.add(product, zero.astype(np.float32), out=product)
+    step, scratch = conversion(xp, FLOAT32, out.dtype)
+    step(product, out, *(product for _ in scratch))
+
+
+@kernel("QLinearMatMul", versions=(10, 21), dispatch=Dispatch.LIBRARY)
 def qlinear_matmul(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
     """a, its scale and zero point (one, or one a row), b, its scale and zero point (one, or one a column), y's scale
-    and zero point -> y in bytes, rounded half to even and saturated."""
+    and zero point -> y in bytes or float8, rounded half to even and saturated."""
     a, b, y_zero = tensor(op, specs, 0), tensor(op, specs, 3), tensor(op, specs, 7)
-    require_bytes(op, a, b, y_zero)
+    for spec in (a, b, y_zero):
+        if spec.dtype not in (BYTES if op.version < 21 else BYTES | FLOAT8):
+            raise UnsupportedError(f"{op.op_type} of {spec.dtype}", op=op.id, node=op.name)
     for index in (1, 4, 6):
         if tensor(op, specs, index).dtype not in FLOATS:
             raise UnsupportedError(f"scale of {tensor(op, specs, index).dtype}", op=op.id, node=op.name)
-    shape = _product_shape(op, a.shape, b.shape)
-    real = exact_float(a.shape[-1])
-    single = np.dtype(np.float32)
-    for index, operand in ((1, "a_scale"), (2, "a_zero_point"), (4, "b_scale"), (5, "b_zero_point")):
-        spec = tensor(op, specs, index)
-        rows = index < 3
-        whole = (a if rows else b).shape
-        fits = (*whole[:-2], whole[-2], 1) if rows and len(whole) > 1 else (*whole[:-2], 1, whole[-1])
-        ends = (whole[-2],) if rows and len(whole) > 1 else whole[-1:]
-        if spec.size != 1 and spec.shape not in (fits, ends):
-            fail(op, f"of shape {list(spec.shape)} does not fit {list(whole)}", operand)
-    parts: tuple[Part, ...] = ((a.shape, real), (b.shape, real), (shape, real), (shape, single))
+    product = ExactProduct(op, a.shape, b.shape, xp)
+    output = TensorSpec(y_zero.dtype, product.output)
+    shapes = {
+        i: zero_shape(op, tensor(op, specs, i), beside, axis, name)
+        for i, beside, axis, name in (
+            (1, a, -2, "a_scale"), (2, a, -2, "a_zero_point"), (4, b, -1, "b_scale"), (5, b, -1, "b_zero_point"),
+            (6, output, -2, "y_scale"), (7, output, -2, "y_zero_point"),
+        )
+    }  # fmt: skip
+    exact = a.dtype in BYTES and b.dtype in BYTES
+    parts: tuple[Part, ...] = (
+        *product.parts,
+        (product.output if exact else (0,), INT32),
+        (product.output, FLOAT32),
+    )
 
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Call:
-        wide_a, wide_b, sums, product = carve(workspace, *parts)
-        a_scale, a_zero = _by_row(inputs[1]), _by_row(inputs[2])
-        b_scale, b_zero, y_scale = inputs[4], inputs[5], inputs[6]
+        left, _, sums, single = carve(workspace, *parts)
+        a_scale, a_zero, b_scale, b_zero, y_scale, y_zero = (inputs[i].reshape(s) for i, s in shapes.items())
+        factor, calls = centred_factor(xp, inputs[3], b_zero)
+        calls.append(partial(centred, xp, inputs[0], a_zero, left))
+        if exact:
+            _, multiply = product.bind(factor, sums, workspace)
+            calls += [multiply, partial(xp.copyto, single, sums, casting="unsafe")]
+        else:
+            calls.append(bind_matmul(xp, left, factor, single))
+        calls.append(partial(_finish, xp, single, (a_scale, b_scale, y_scale), y_zero, outputs[0]))
+        return Quiet(in_turn(calls))
 
-        def call() -> None:
-            centred(xp, inputs[0], a_zero, wide_a)
-            centred(xp, inputs[3], b_zero, wide_b)
-            xp.matmul(wide_a, wide_b, out=sums)
-            xp.copyto(product, sums, casting="unsafe")
-            scale = a_scale.astype(single) * b_scale.astype(single) / y_scale.astype(single)
-            requantize(xp, product, scale, inputs[7], outputs[0])
-
-        return call
-
-    output = TensorSpec(y_zero.dtype, shape)
-    return computed((output,), bind, workspace_bytes=carved_bytes(*parts))
+    return computed(
+        (output,),
+        bind,
+        workspace_bytes=carved_bytes(*parts),
+        capture=host_reason(xp, _REASON),
+    )

@@ -13,10 +13,9 @@ import numpy as np
 from hetero.errors import KernelError, UnsupportedError
 from hetero.kernels.base import Call, Compiled, computed, given, kernel, tensor
 from hetero.kernels.broadcasting import one_dtype
-from hetero.kernels.cast import dtype_attribute
 from hetero.kernels.convert import FLOAT8, conversion
 from hetero.kernels.fused import in_turn, piece_elements
-from hetero.kernels.operands import axis_of, fail
+from hetero.kernels.operands import axis_of, dtype_attribute, fail
 from hetero.kernels.quiet import Quiet, quiet
 from hetero.kernels.workspace import Part, carve, carved_bytes
 from hetero.program.operation import Operation
@@ -76,7 +75,7 @@ def grain_of(op: Operation, x: TensorSpec, scale: TensorSpec, zero: TensorSpec |
         fail(op, f"of shape {list(zero.shape)}, the scale is of {list(scale.shape)}", "zero_point")
     if scale.size == 1 and len(scale.shape) <= 1:
         return Grain(None, 0)
-    if op.version < 13:
+    if op.version < 13 and not op.domain:
         fail(op, f"must be a scalar, has shape {list(scale.shape)}", "scale")
     axis = axis_of(op, int(op.attr("axis", 1)), len(x.shape))
     block = int(op.attr("block_size", 0))
@@ -154,6 +153,7 @@ def _divide(xp: Any, x: Array, scale: Array, t: Array) -> None:
 
 
 @kernel("QuantizeLinear", versions=(10, 13, 19, 21, 23, 24, 25, 28))
+@kernel("QuantizeLinear", versions=(1,), domain="com.microsoft")
 def quantize_linear(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
     """x, scale, optional zero point -> x / scale, rounded half to even, plus zero point, saturated.
 
@@ -165,8 +165,11 @@ def quantize_linear(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
     target = dtype_attribute(op, "output_dtype") or (UINT8 if zero is None else zero.dtype)
     if target not in QUANTIZED or (zero is not None and zero.dtype != target):
         raise UnsupportedError(f"quantizing to {target}", op=op.id, node=op.name)
-    precision = dtype_attribute(op, "precision") or (scale.dtype if scale.dtype in FLOATS else FLOAT32)
-    if precision not in FLOATS or scale.dtype == INT32:
+    quotient = (
+        np.dtype(np.float64) if scale.dtype == INT32 else FLOAT32
+    )  # two int32 have their quotient in float64
+    precision = dtype_attribute(op, "precision") or (scale.dtype if scale.dtype in FLOATS else quotient)
+    if precision not in FLOATS:
         raise UnsupportedError(f"scale of {scale.dtype}, division in {precision}", op=op.id, node=op.name)
     grain = grain_of(op, x, scale, zero)
     step: Callable[..., None]
@@ -213,6 +216,8 @@ Piece = tuple[Array, Array, Array, Array | None]
 def _pieces(xp: Any, grain: Grain, x: Array, y: Array, scale: Array, zero: Array | None) -> list[Piece]:
     """The whole in pieces small enough for the cache."""
     found: list[Piece] = []
+    if grain.axis is None and x.flags.c_contiguous and y.flags.c_contiguous:
+        x, y = x.reshape(-1), y.reshape(-1)  # or a batch of one image would be one piece
     zeros = grain.split(x, zero)
     for (a, s), (b, _), (_, z) in zip(grain.split(x, scale), grain.split(y, None), zeros, strict=True):
         found += [(p[0], p[1], p[2], p[3]) for p in _cut(xp, a, b, s, z)]
@@ -233,6 +238,7 @@ def _from_quantized(
 
 
 @kernel("DequantizeLinear", versions=(10, 13, 19, 21, 23, 24, 25, 28))
+@kernel("DequantizeLinear", versions=(1,), domain="com.microsoft")
 def dequantize_linear(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
     """x, scale, optional zero point -> (x - zero point) scale, in the scale's dtype or that of `output_dtype`."""
     x, scale, zero = tensor(op, specs, 0), tensor(op, specs, 1), given(specs, 2)
@@ -264,7 +270,7 @@ def dequantize_linear(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled
     return computed((TensorSpec(target, x.shape),), bind, workspace_bytes=carved_bytes(*parts))
 
 
-def _find_range(xp: Any, x: Array, scale: Array, zero: Array, low: Array, high: Array, flat: Array) -> None:
+def find_range(xp: Any, x: Array, scale: Array, zero: Array, low: Array, high: Array, flat: Array) -> None:
     """Scale and zero point of the range of x with 0 in it, in 255 steps; a range of nothing has scale 1."""
     if x.size:
         x.min(None, low)
@@ -297,7 +303,7 @@ def dynamic_quantize_linear(op: Operation, specs: Sequence[Spec], xp: Any) -> Co
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Call:
         low, high, flat, t = carve(workspace, *parts)
         y, scale, zero = outputs
-        calls: list[Call] = [partial(_find_range, xp, inputs[0], scale, zero, low, high, flat)]
+        calls: list[Call] = [partial(find_range, xp, inputs[0], scale, zero, low, high, flat)]
         for piece in _pieces(xp, whole, inputs[0], y, scale, low):  # low holds the zero point as float32
             shaped = t[: piece[0].size].reshape(piece[0].shape)
             calls.append(partial(_to_integers, xp, 0, 255, *piece, shaped, shaped))

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from hetero.errors import UnsupportedError
+from hetero.kernels.base import tensor
 from hetero.kernels.operands import fail
 from hetero.program.operation import Operation
-from hetero.types import Array, TensorSpec
+from hetero.types import Array, Spec, TensorSpec
 
 BYTES = frozenset((np.dtype(np.int8), np.dtype(np.uint8)))
 
@@ -30,6 +32,20 @@ def per_map(op: Operation, spec: TensorSpec | None, maps: int, operand: str) -> 
     """Raises: KernelError unless the operand is left out, one number, or one for each of `maps`."""
     if spec is not None and not (spec.size == 1 or spec.shape == (maps,)):
         fail(op, f"must be one number or {maps}, has shape {list(spec.shape)}", operand)
+
+
+def one_number(op: Operation, spec: TensorSpec | None, operand: str) -> None:
+    """Raises: KernelError unless the operand is left out or holds one number."""
+    if spec is not None and spec.size != 1:
+        fail(op, f"must be one number, has shape {list(spec.shape)}", operand)
+
+
+def one_scale(op: Operation, specs: Sequence[Spec], index: int, operand: str) -> None:
+    """Raises: KernelError unless the operand is one number, UnsupportedError unless it is float32."""
+    spec = tensor(op, specs, index)
+    one_number(op, spec, operand)
+    if spec.dtype != np.float32:
+        raise UnsupportedError(f"scale of {spec.dtype}", op=op.id, node=op.name, operand=operand)
 
 
 def centred(xp: Any, source: Array, zero_point: Array | None, target: Array) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from hetero.errors import KernelError, UnsupportedError
 from tests.kernels.harness import check_op, compile_op, run_op
+from tests.kernels.peer import onnxruntime
 
 RNG = np.random.default_rng(11)
 
@@ -70,6 +71,41 @@ def test_qlinear_conv_agrees_with_onnxruntime_bit_for_bit(
     if bias:
         inputs.append(RNG.integers(-4000, 4000, maps).astype(np.int32))
     check_op("QLinearConv", inputs, opset=10, **attributes)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "w_dtype"),
+    [(np.uint8, np.uint8), (np.uint8, np.int8), (np.int8, np.int8)],
+    ids=["uu", "us", "ss"],
+)
+@pytest.mark.parametrize(
+    ("last", "x", "w", "attributes"),
+    [
+        (0, (2, 4, 6, 5), (6, 2, 3, 3), {"group": 2, "pads": [1, 1, 1, 1]}),
+        (1, (2, 6, 5, 4), (6, 2, 3, 3), {"group": 2, "pads": [1, 1, 1, 1]}),
+        (1, (2, 6, 5, 4), (8, 4, 1, 1), {}),
+        (1, (1, 7, 6, 40), (40, 1, 3, 3), {"group": 40, "strides": [2, 2]}),
+        (1, (1, 7, 40), (8, 40, 3), {}),
+    ],
+    ids=["channels first", "grouped", "pointwise", "depthwise", "one axis"],
+)
+def test_the_contributed_operator_takes_channels_last(
+    last: int, x: Any, w: Any, attributes: dict[str, Any], dtype: Any, w_dtype: Any
+) -> None:
+    for n in ((), (w[0],)):
+        zero = np.zeros(n, w_dtype) if w_dtype == np.int8 else np.full(n, 100, w_dtype)
+        inputs = [
+            integers(dtype, *x), np.float32(0.02), integers(dtype), integers(w_dtype, *w),
+            RNG.uniform(0.01, 0.05, n).astype(np.float32) if n else np.float32(0.03), zero,
+            np.float32(1), integers(dtype), RNG.integers(-4000, 4000, w[0]).astype(np.int32),
+        ]  # fmt: skip
+        inputs = [np.asarray(a) for a in inputs][: 9 if n else 8]
+        keywords: dict[str, Any] = {"channels_last": last, **attributes}
+        (y,) = run_op("QLinearConv", inputs, opset=1, domain="com.microsoft", **keywords)
+        for optimised in (False, True):
+            (expected,) = onnxruntime("QLinearConv", inputs, optimised=optimised, **keywords)
+            assert (y.dtype, y.shape) == (expected.dtype, expected.shape)
+            assert (y == expected).all()
 
 
 def test_results_saturate() -> None:

@@ -7,10 +7,12 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from onnx.reference import ReferenceEvaluator
 
 from hetero.errors import KernelError, UnsupportedError
-from hetero.types import DataType
-from tests.kernels.harness import assert_close, check_op, run_op
+from hetero.types import DataType, onnx_dtype
+from tests.kernels.harness import assert_close, check_op, node_model, run_op
+from tests.kernels.peer import onnxruntime
 
 RNG = np.random.default_rng(14)
 INTEGERS: list[tuple[Any, int, int]] = [
@@ -168,3 +170,94 @@ def test_operands_that_do_not_fit_are_errors() -> None:
         )
     with pytest.raises(UnsupportedError, match="quantizing to int32"):
         run_op("QuantizeLinear", [x, np.array(1, np.float32), np.array(0, np.int32)], opset=13)
+
+
+EVERY = [row[0] for row in INTEGERS] + [row[0] for row in NARROW] + [ml_dtypes.float4_e2m1fn]
+FORMS: dict[str, tuple[tuple[int, ...], dict[str, int]]] = {
+    "per tensor": ((), {}),
+    "per axis": ((6,), {"axis": 1}),
+    "per block": ((4, 3), {"axis": 1, "block_size": 2}),
+}
+
+
+def zeros_of(dtype: Any, *shape: int) -> Any:
+    """Zero points: over the whole range of an integer, 0 of a float."""
+    bounds = {np.dtype(d): (low, high) for d, low, high in INTEGERS}.get(np.dtype(dtype))
+    drawn = RNG.integers(bounds[0], bounds[1] + 1, shape) if bounds else np.zeros(shape, np.float32)
+    return np.asarray(drawn).astype(dtype)
+
+
+def against_the_reference(op_type: str, inputs: list[Any], opset: int, **attributes: Any) -> None:
+    model = node_model(op_type, inputs, opset=opset, **attributes)
+    with np.errstate(all="ignore"):
+        expected = ReferenceEvaluator(model).run(None, {f"i{k}": x for k, x in enumerate(inputs)})
+    assert_close(run_op(op_type, inputs, opset=opset, **attributes), expected, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("dtype", EVERY)
+def test_every_dtype_and_form_agrees_with_the_reference(dtype: Any, form: str) -> None:
+    shape, attributes = FORMS[form]
+    high = 30 if np.dtype(dtype).name.endswith(("int2", "int4", "e2m1fn")) else 400
+    for real in (np.float32, np.float16, ml_dtypes.bfloat16):
+        x = (RNG.standard_normal((4, 6)) * high).astype(real)
+        scale, zero = np.asarray(RNG.uniform(0.5, 3, shape)).astype(real), zeros_of(dtype, *shape)
+        against_the_reference("QuantizeLinear", [x, scale, zero], 25, **attributes)
+        if np.dtype(dtype).name.startswith("float8"):
+            against_the_reference("QuantizeLinear", [x, scale, zero], 25, saturate=0, **attributes)
+        codes = zeros_of(dtype, 4, 6)
+        if np.dtype(dtype).name.startswith("float"):
+            codes = (RNG.standard_normal((4, 6)) * 2).astype(np.float32).astype(dtype)
+        against_the_reference("DequantizeLinear", [codes, scale, zero], 25, **attributes)
+        half = int(onnx_dtype(np.float16))
+        against_the_reference("DequantizeLinear", [codes, scale], 25, output_dtype=half, **attributes)
+
+
+@pytest.mark.parametrize("form", ["per tensor", "per block"])
+@pytest.mark.parametrize("dtype", [np.int8, ml_dtypes.int4, ml_dtypes.float8_e4m3fn, ml_dtypes.float4_e2m1fn])
+def test_scales_that_are_powers_of_two_by_their_dtype(dtype: Any, form: str) -> None:
+    shape, attributes = FORMS[form]
+    scale = np.asarray(2.0 ** RNG.integers(-3, 3, shape)).astype(np.float32).astype(ml_dtypes.float8_e8m0fnu)
+    zero = zeros_of(dtype, *shape)
+    x = (RNG.standard_normal((4, 6)) * 3).astype(np.float32)
+    against_the_reference("QuantizeLinear", [x, scale, zero], 24, **attributes)
+    (codes,) = run_op("QuantizeLinear", [x, scale, zero], opset=24, **attributes)
+    single = int(onnx_dtype(np.float32))
+    against_the_reference("DequantizeLinear", [codes, scale, zero], 24, output_dtype=single, **attributes)
+    with pytest.raises(UnsupportedError, match="dequantizing to float8_e8m0fnu"):
+        run_op("DequantizeLinear", [codes, scale, zero], opset=24, **attributes)
+
+
+def test_a_whole_number_is_divided_by_a_whole_number_exactly() -> None:
+    x = RNG.integers(-1000, 1000, (4, 6)).astype(np.int32)
+    inputs = [x, np.asarray(7, np.int32), np.asarray(3, np.int8)]
+    against_the_reference("QuantizeLinear", inputs, 23)
+    big = np.array([2**31 - 1, -(2**31)], np.int32)
+    (y,) = run_op("QuantizeLinear", [big, np.asarray(2**28 + 1, np.int32), np.asarray(0, np.int8)], opset=23)
+    assert y.tolist() == [8, -8]
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8, np.uint16, np.int16])
+def test_the_contributed_operators_take_axes_at_once(dtype: Any) -> None:
+    x = RNG.uniform(-1e3, 1e3, (4, 5)).astype(np.float32)
+    for shape, attributes in (((), {}), ((5,), {"axis": 1}), ((4,), {"axis": 0})):
+        scale, zero = np.asarray(RNG.uniform(0.1, 1, shape)).astype(np.float32), zeros_of(dtype, *shape)
+        keywords: dict[str, Any] = {"opset": 1, "domain": "com.microsoft", **attributes}
+        codes = run_op("QuantizeLinear", [x, scale, zero], **keywords)
+        assert_close(codes, onnxruntime("QuantizeLinear", [x, scale, zero], **attributes))
+        back = run_op("DequantizeLinear", [codes[0], scale, zero], **keywords)
+        assert_close(back, onnxruntime("DequantizeLinear", [codes[0], scale, zero], **attributes))
+
+
+@pytest.mark.parametrize("dtype", [ml_dtypes.int4, ml_dtypes.uint4])
+def test_the_contributed_operators_know_four_bits(dtype: Any) -> None:
+    codes, scale, zero = zeros_of(dtype, 4, 5), np.asarray(0.3, np.float32), zeros_of(dtype)
+    keywords: dict[str, Any] = {"opset": 1, "domain": "com.microsoft"}
+    back = run_op("DequantizeLinear", [codes, scale, zero], **keywords)
+    assert_close(back, onnxruntime("DequantizeLinear", [codes, scale, zero], constant=(0, 2)))
+    assert (run_op("QuantizeLinear", [back[0], scale, zero], **keywords)[0] == codes).all()
+
+
+def test_one_image_is_worked_on_in_pieces() -> None:
+    x = RNG.uniform(-5, 5, (1, 3, 300, 300)).astype(np.float32)
+    check_op("QuantizeLinear", [x, np.asarray(0.1, np.float32), np.asarray(3, np.uint8)], opset=21)

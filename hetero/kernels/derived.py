@@ -1,0 +1,46 @@
+"""What kernels derive from weights, computed once and shared by every call bound to the same weights."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
+
+from hetero.types import HostArray
+
+_lock = threading.RLock()
+_kept: dict[Hashable, tuple[weakref.ref[HostArray], Sequence[HostArray | None]]] = {}
+
+
+def derived(
+    recipe: Hashable, sources: Sequence[HostArray | None], make: Callable[[], HostArray]
+) -> HostArray:
+    """What `make` returns, read-only: made once for a recipe and the very memory of `sources`.
+
+    A model runs with many shapes (a prompt, then single tokens), and each binds its own calls: dequantised weights are
+    too large for one copy each. The array lives as long as a call holds it, and its sources as long as the array.
+    The sources must be constant (`widen.is_constant`).
+    """
+    key = (recipe, *(_memory(a) for a in sources))
+    with _lock:
+        entry = _kept.get(key)
+        found = None if entry is None else entry[0]()
+        if found is None:
+            found = make()
+            found.flags.writeable = False
+
+            def forget(dead: Any) -> None:
+                with _lock:
+                    entry = _kept.get(key)
+                    if entry is not None and entry[0] is dead:
+                        del _kept[key]
+
+            _kept[key] = (weakref.ref(found, forget), tuple(sources))
+        return found
+
+
+def _memory(array: HostArray | None) -> Hashable:
+    if array is None:
+        return None
+    return array.__array_interface__["data"][0], array.shape, array.strides, array.dtype.str
