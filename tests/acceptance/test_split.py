@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from hetero import HeterogeneousExecutor
 from hetero.types import SequenceValue
 from tests.acceptance.graphs import rich_models
-from tests.properties.graphs import N, RandomModel, dealt
+from tests.dealing import dealt
+from tests.properties.graphs import N, RandomModel
 
 SLOW = settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
