@@ -8,8 +8,9 @@ import numpy as np
 
 from hetero.types import Array
 
-FLOAT32_BOUND = 3.92
-"""From here on erf rounds to 1 in float32."""
+FLOAT32_BOUND = 3.9200003
+"""From here on erf rounds to 1 in float32. At this very number the quotient below is 1 as well: what lay above 1 would
+become large in the GELU of a large negative number, which is 0."""
 _P32 = (
     2.0501893231994472e-06,
     0.00028487705276347697,

@@ -35,7 +35,7 @@ def grid_sample(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
     x, grid = spatial(op, specs), tensor(op, specs, 1)
     if x.dtype in NARROW:
         return widened(grid_sample, op, specs, xp)
-    if x.dtype not in FLOATS or grid.dtype not in FLOATS:
+    if x.dtype not in FLOATS or grid.dtype not in FLOATS | NARROW:
         raise UnsupportedError(f"GridSample of {x.dtype} at {grid.dtype}", op=op.id, node=op.name)
     extents = x.shape[2:]
     rank = len(extents)

@@ -100,9 +100,10 @@ def _counts(window: Window, include_pad: bool) -> np.ndarray[Any, Any]:
     for axis, count in enumerate(window.outputs):
         begin, end = (window.begins[axis], window.ends[axis]) if include_pad else (0, 0)
         starts = np.arange(count) * window.strides[axis] - window.begins[axis]
-        spots = starts[:, None] + np.arange(window.kernel[axis]) * window.dilations[axis]
-        inside = ((spots >= -begin) & (spots < window.extents[axis] + end)).sum(1)
-        total = total[..., None] * inside
+        step, last = window.dilations[axis], window.extents[axis] + end - 1
+        first_tap = np.maximum(-((begin + starts) // step), 0)  # ceil((-begin - start) / step)
+        last_tap = np.minimum((last - starts) // step, window.kernel[axis] - 1)
+        total = total[..., None] * np.maximum(last_tap - first_tap + 1, 0)
     return np.maximum(total, 1)
 
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from hetero.errors import KernelError, UnsupportedError
 from hetero.kernels.base import Call, Compiled, computed, given, kernel, tensor
+from hetero.kernels.limits import bounded, bounded_steps
 from hetero.kernels.window import Window, axis_taps, spatial
 from hetero.kernels.workspace import Part, carve, carved_bytes
 from hetero.program.operation import Operation
@@ -32,6 +33,7 @@ def max_pool_with_indices(op: Operation, x: TensorSpec, window: Window, xp: Any)
     """MaxPool with Indices: a tap replaces what it exceeds, so the first of equals stays."""
     n, c = x.shape[:2]
     planes = n * c
+    bounded_steps(op, window.taps, "kernel_shape")
     first = _first_inside(window)
     shape = (planes, *window.outputs)
     spots = np.arange(int(np.prod(window.extents)), dtype=np.int64).reshape(window.extents)
@@ -85,6 +87,8 @@ def max_unpool(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
     I counts in the tensor that MaxPool had before; a larger output_shape puts that tensor at its start.
     """
     x, index, asked = spatial(op, specs), tensor(op, specs, 1), given(specs, 2)
+    if index.dtype.kind != "i":
+        raise KernelError(f"must be integers, not {index.dtype}", op=op.id, node=op.name, operand="I")
     if index.shape != x.shape:
         raise KernelError(
             f"indices of shape {list(index.shape)} for values of {list(x.shape)}", op=op.id, node=op.name
@@ -105,7 +109,15 @@ def max_unpool(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
     if asked is not None:
         if asked.value is None:
             raise UnsupportedError("output_shape must be known when compiling", op=op.id, node=op.name)
-        shape = tuple(int(v) for v in asked.value.reshape(-1)[-rank:])
+        full = tuple(int(v) for v in asked.value.reshape(-1))
+        shape = full[-rank:]
+        if full not in (shape, (*x.shape[:2], *shape)):
+            raise KernelError(
+                f"output shape {list(full)} is of another batch, channels or rank than {list(x.shape)}",
+                op=op.id,
+                node=op.name,
+                operand="output_shape",
+            )
     if (
         min(natural, default=1) < 0
         or len(shape) != rank
@@ -118,6 +130,7 @@ def max_unpool(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
             operand="output_shape",
         )
     lead = x.shape[:2]
+    bounded(op, x.dtype, (*lead, *shape))
     parts: tuple[Part, ...] = () if shape == natural else (((*lead, *natural), x.dtype),)
 
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Call:
@@ -127,13 +140,15 @@ def max_unpool(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
         corner = y[(slice(None), slice(None), *(slice(0, e) for e in natural))]
 
         def call() -> None:
-            whole.fill(0)
-            try:
-                flat[spots] = values
-            except IndexError as e:
+            if xp is np and spots.size and (int(spots.min()) < 0 or int(spots.max()) >= whole.size):
                 raise KernelError(
-                    f"an index lies outside {whole.size} elements", op=op.id, node=op.name, operand="I"
-                ) from e
+                    f"indices from {int(spots.min())} to {int(spots.max())} lie outside {whole.size} elements",
+                    op=op.id,
+                    node=op.name,
+                    operand="I",
+                )
+            whole.fill(0)
+            flat[spots] = values
             if parts:
                 y.fill(0)
                 xp.copyto(corner, whole)

@@ -19,9 +19,9 @@ import numpy as np
 from hetero.errors import UnsupportedError
 from hetero.kernels.base import Call, Compiled, computed, kernel, tensor
 from hetero.kernels.limits import bounded
-from hetero.kernels.operands import fail
+from hetero.kernels.operands import dtype_attribute, fail
 from hetero.program.operation import Operation
-from hetero.types import FLOATS, DataType, HostArray, Spec, TensorSpec, numpy_dtype
+from hetero.types import FLOATS, HostArray, Spec, TensorSpec
 
 STEP: ContextVar[int | None] = ContextVar("STEP", default=None)
 """The step that is being run, where draws must be repeatable on another child."""
@@ -80,8 +80,7 @@ def _filled(
 
 
 def _dtype(op: Operation, default: np.dtype[Any]) -> np.dtype[Any]:
-    code = op.attr("dtype")
-    return default if code is None else numpy_dtype(DataType(code))
+    return dtype_attribute(op, "dtype") or default
 
 
 def _target(op: Operation, specs: Sequence[Spec]) -> TensorSpec:

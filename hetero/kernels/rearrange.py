@@ -13,9 +13,18 @@ import numpy as np
 from hetero.errors import UnsupportedError
 from hetero.kernels.base import Call, Compiled, computed, kernel, tensor
 from hetero.kernels.limits import bounded
-from hetero.kernels.operands import axes_of, axis_of, fail, host_reason, known_ints, known_scalar, zero_of
+from hetero.kernels.operands import (
+    axes_of,
+    axis_of,
+    dtype_attribute,
+    fail,
+    host_reason,
+    known_ints,
+    known_scalar,
+    zero_of,
+)
 from hetero.program.operation import Operation
-from hetero.types import DataType, Spec, TensorSpec, numpy_dtype
+from hetero.types import Spec, TensorSpec
 
 
 @kernel("Concat", versions=(4, 11, 13), strided=True)
@@ -173,8 +182,7 @@ def eye_like(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
     x = tensor(op, specs, 0)
     if len(x.shape) != 2:
         fail(op, f"needs a matrix, has shape {list(x.shape)}", "input")
-    code = op.attr("dtype")
-    dtype = x.dtype if code is None else numpy_dtype(DataType(code))
+    dtype = dtype_attribute(op, "dtype") or x.dtype
     if dtype.kind == "O":
         raise UnsupportedError("has no identity of strings", op=op.id, node=op.name)
     rows, columns = x.shape

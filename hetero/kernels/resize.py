@@ -85,7 +85,7 @@ def resize(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
         antialias=bool(op.attr("antialias", 0)),
     )
     axes = [int(a) % rank if -rank <= a < rank else rank for a in (op.attr("axes") or range(rank))]
-    if len(set(axes)) != len(axes) or max(axes, default=0) >= rank:
+    if len(set(axes)) != len(axes) or max(axes, default=-1) >= rank:
         fail(op, f"axes {list(op.attr('axes'))} for rank {rank}", "axes")
     scales, sizes = _floats(op, specs, 2, "scales"), _floats(op, specs, 3, "sizes")
     if (scales is None) == (sizes is None):

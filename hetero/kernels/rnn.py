@@ -96,7 +96,7 @@ class Recurrence:
     def __init__(
         self, op: Operation, s: Sizes, dtype: np.dtype[Any], xp: Any, options: Sequence[CellOptions]
     ) -> None:
-        self.s, self.dtype, self.xp, self.options = s, dtype, xp, options
+        self.op, self.s, self.dtype, self.xp, self.options = op, s, dtype, xp, options
         self.n_states = 2 if op.op_type.endswith("LSTM") else 1
         self.cell: Callable[[Any, CellOperands, CellOptions], Step] = (
             lstm_step if self.n_states == 2 else gru_step if op.op_type == "GRU" else rnn_step
@@ -165,13 +165,29 @@ class Recurrence:
                 self._direction(project(d, x, pre), step, walk, states, fresh, firsts, ends, lengths, active)
             )
 
+        check = self._lengths_check(lengths)
+
         def call() -> None:
+            check()
             for act in before:
                 act()
             for run in runs:
                 run()
 
         return call
+
+    def _lengths_check(self, lengths: Array | None) -> Callable[[], object]:
+        """A call that raises KernelError where a sequence is longer than X, or of negative length (on the host)."""
+        if lengths is None or self.xp is not np or not lengths.size:
+            return bool
+        op, steps = self.op, self.s.steps
+
+        def check() -> None:
+            low, high = int(lengths.min()), int(lengths.max())
+            if low < 0 or high > steps:
+                fail(op, f"lengths {low} to {high} leave the {steps} steps of X", "sequence_lens")
+
+        return check
 
     def _whole(self, d: int) -> bool:
         s = self.s

@@ -12,10 +12,10 @@ import numpy as np
 from hetero.errors import UnsupportedError
 from hetero.kernels.base import Call, Compiled, computed, given, kernel, tensor
 from hetero.kernels.limits import bounded
-from hetero.kernels.operands import axis_of, fail, host_reason, known_scalar
+from hetero.kernels.operands import axis_of, dtype_attribute, fail, host_reason, known_scalar
 from hetero.program.operation import Operation
 from hetero.program.program import Dispatch
-from hetero.types import DataType, HostArray, Spec, TensorSpec, numpy_dtype
+from hetero.types import HostArray, Spec, TensorSpec
 
 COSINES = {
     "HannWindow": (0.5, 0.5),
@@ -26,7 +26,7 @@ COSINES = {
 
 
 def _output_dtype(op: Operation) -> np.dtype[Any]:
-    dtype = numpy_dtype(DataType(op.attr("output_datatype", int(DataType.FLOAT))))
+    dtype = dtype_attribute(op, "output_datatype") or np.dtype(np.float32)
     if dtype.kind == "O":
         raise UnsupportedError("yields no strings", op=op.id, node=op.name, operand="output_datatype")
     return dtype

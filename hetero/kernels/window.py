@@ -7,10 +7,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from hetero.errors import KernelError, UnsupportedError
 from hetero.kernels.base import tensor
+from hetero.kernels.limits import bounded, bounded_steps
 from hetero.program.operation import Operation
 from hetero.types import Array, Spec, TensorSpec
+
+MAX_EXTENT = 1 << 40
+"""Kernels, strides, dilations and pads beyond it fit no tensor, and would overflow positions computed in int64."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +86,7 @@ def window_of(
             f"a kernel of rank {rank} does not fit {len(extents)} spatial axes", op=op.id, node=op.name
         )
     kernel = _positive(op, "kernel_shape", kernel, rank)
+    bounded_steps(op, sum(kernel), "kernel_shape")
     strides = _positive(op, "strides", op.attr("strides") or (1,) * rank, rank)
     dilations = _positive(op, "dilations", (op.attr("dilations") if dilate else None) or (1,) * rank, rank)
     effective = [(k - 1) * d + 1 for k, d in zip(kernel, dilations, strict=True)]
@@ -94,6 +101,10 @@ def window_of(
             )
         if min(pads, default=0) < 0:
             raise UnsupportedError(f"negative pads {list(pads)}", op=op.id, node=op.name, operand="pads")
+        if max(pads, default=0) > MAX_EXTENT:
+            raise KernelError(
+                f"pads {list(pads)} pass the bound {MAX_EXTENT}", op=op.id, node=op.name, operand="pads"
+            )
         begins, ends = list(pads[:rank]), list(pads[rank:])
     for axis in range(rank):
         extent, stride = extents[axis], strides[axis]
@@ -118,6 +129,7 @@ def window_of(
         if ceil_mode and (count - 1) * stride >= extent + begins[axis]:
             count -= 1
         outputs.append(count)
+    bounded(op, np.dtype(np.int8), outputs)  # before anything is worked out per position
     return Window(tuple(extents), kernel, strides, dilations, tuple(begins), tuple(ends), tuple(outputs))
 
 
@@ -133,9 +145,12 @@ def auto_pad_of(op: Operation) -> str:
 
 def _positive(op: Operation, name: str, values: Sequence[int], rank: int) -> tuple[int, ...]:
     result = tuple(int(v) for v in values)
-    if len(result) != rank or min(result, default=1) < 1:
+    if len(result) != rank or min(result, default=1) < 1 or max(result, default=1) > MAX_EXTENT:
         raise KernelError(
-            f"{name} {list(result)} must be {rank} positive extents", op=op.id, node=op.name, operand=name
+            f"{name} {list(result)} must be {rank} positive extents of at most {MAX_EXTENT}",
+            op=op.id,
+            node=op.name,
+            operand=name,
         )
     return result
 

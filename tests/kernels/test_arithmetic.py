@@ -147,3 +147,46 @@ def test_clip_by_attributes_keeps_nan() -> None:
 def test_clip_bounds_must_be_scalars() -> None:
     with pytest.raises(KernelError, match="must be a scalar"):
         run_op("Clip", [np.zeros(3, np.float32), np.zeros(3, np.float32)], opset=13)
+
+
+@pytest.mark.parametrize("op_version", [11, 13])
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_a_bound_that_is_left_out_is_the_last_finite_number(op_version: int, dtype: Any) -> None:
+    x = np.array([-np.inf, -2, 2, np.inf, np.nan]).astype(dtype)
+    one, most = np.array(1).astype(dtype), ml_dtypes.finfo(dtype).max
+    bounds: list[tuple[Any, Any]] = [(None, None), (one, None), (None, one)]
+    for low, high in bounds:
+        (y,) = run_op("Clip", [x, low, high], opset=op_version)
+        expected = x.astype(np.float64).clip(
+            float(-most if low is None else low), float(most if high is None else high)
+        )
+        assert_close([y], [expected.astype(dtype)])
+
+
+def test_clip_by_attributes_is_bounded_by_float32() -> None:
+    x = np.array([-1e300, -np.inf, 1e300, 5.0])
+    largest = float(np.finfo(np.float32).max)
+    assert run_op("Clip", [x], opset=6)[0].tolist() == [-largest, -largest, largest, 5.0]
+    assert run_op("Clip", [x.clip(-9, 9).astype(np.float16)], opset=6, min=0.0)[0].tolist() == [0, 0, 9, 5]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "wide"),
+    [(np.int32, np.int64), (np.int32, np.uint32), (np.int64, np.uint64), (np.int32, np.uint64)],
+)
+def test_powers_wrap_however_large_the_exponent_is(dtype: Any, wide: Any) -> None:
+    bits, top = 8 * np.dtype(dtype).itemsize, int(np.iinfo(wide).max)
+    bases = np.array([0, 1, -1, 2, 3, -5, 6, np.iinfo(dtype).max], dtype)[:, None]
+    exponents = np.array([0, 1, 33, 2**30, 2**30 + 1, 2**31 - 1, 2**31, top - 1, top], wide)
+    exact = [[pow(int(b), int(e), 1 << bits) for e in exponents] for b in bases[:, 0]]
+    expected = np.array(exact, np.uint64).astype(np.dtype(f"u{bits // 8}")).view(dtype)
+    assert_close(run_op("Pow", [bases, exponents], opset=15), [expected])
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
+@pytest.mark.parametrize("y_dtype", [np.float32, np.float64, np.int64])
+def test_half_precision_to_the_power_of_a_wider_number_rounds_once(dtype: Any, y_dtype: Any) -> None:
+    x = np.array([1.5, 2.25, 3.0, 1.001953125]).astype(dtype)
+    y = np.array([5.8, 4.3, 4.1, 2049.0]).astype(y_dtype)
+    expected = (x.astype(np.float64) ** y.astype(np.float64)).astype(dtype)
+    assert_close(run_op("Pow", [x, y], opset=15), [expected], rtol=0, atol=0)

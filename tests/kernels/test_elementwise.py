@@ -75,6 +75,8 @@ def test_erf_is_accurate_to_the_last_digits() -> None:
     single = x.astype(np.float32)
     (y32,) = run_op("Erf", [single], opset=13)
     assert np.abs(y32 - np.array([erf(v) for v in single])).max() < 1e-6
+    far = np.array([4, -4, 100, -3e38, np.inf, -np.inf], np.float32)
+    assert run_op("Erf", [far], opset=13)[0].tolist() == [1, -1, 1, -1, 1, -1]
     assert_close(run_op("Erf", [ODD[6:9]], opset=13), [np.array([1, -1, np.nan], np.float32)])
 
 

@@ -36,6 +36,12 @@ def test_gelu_of_bfloat16_rounds_once() -> None:
     assert y.tobytes() == wide.astype(x.dtype).tobytes()
 
 
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_the_gelu_of_a_large_negative_number_is_zero(dtype: Any) -> None:
+    x = np.array([-10, -1000, np.finfo(dtype).min]).astype(dtype)
+    assert not run_op("Gelu", [x], opset=20)[0].any()
+
+
 @pytest.mark.parametrize("shape", [(0, 4), (2, 3, 4)])
 @pytest.mark.parametrize("op_type", ["Gelu", "BiasGelu", "FastGelu"])
 def test_microsoft_gelus(op_type: str, shape: tuple[int, ...]) -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
 from hetero.errors import KernelError, UnsupportedError
-from tests.kernels.harness import check_op, compile_op, run_op
+from tests.kernels.harness import assert_close, check_op, compile_op, run_op
 
 RNG = np.random.default_rng(31)
 
@@ -87,3 +88,10 @@ def test_affine_grid_refuses_what_does_not_fit() -> None:
         compile_op("AffineGrid", [normal(1, 2, 3), np.array([2, 1, 3, 3])], opset=20)
     with pytest.raises(KernelError, match="size"):
         compile_op("AffineGrid", [normal(1, 2, 3), np.array([1, 1, 3])], opset=20)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
+def test_a_grid_of_half_precision_samples_in_the_inputs_own(dtype: Any) -> None:
+    x, grid = normal(1, 2, 4, 5), RNG.uniform(-1, 1, (1, 3, 2, 2)).astype(dtype)
+    expected = run_op("GridSample", [x, grid.astype(np.float32)], opset=20)
+    assert_close(run_op("GridSample", [x, grid], opset=20), expected, rtol=0, atol=0)

@@ -115,6 +115,8 @@ OPERATORS = [
     "Xor",
 ]
 FIRST_OPSET = 7
+BEFORE_THEY_WERE_STANDARD = {"LayerNormalization": set(range(1, 17))}
+"""onnxruntime's exporters wrote it into models of these opsets, which ONNX has no schema for."""
 
 
 def known_versions(op_type: str) -> set[int]:
@@ -141,4 +143,5 @@ def test_no_kernel_claims_a_version_between_two_schemas() -> None:
     for definition in registered():
         if definition.domain == "" and definition.op_type in OPERATORS:
             claimed = {v for v in definition.versions if v <= newest}
+            claimed -= BEFORE_THEY_WERE_STANDARD.get(definition.op_type, set())
             assert claimed <= known_versions(definition.op_type), definition.op_type
