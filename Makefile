@@ -4,13 +4,17 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: demo test lint bench clean
+.PHONY: demo test models lint bench clean
 
 demo: $(VENV)/.demo
 	$(BIN)/python -m examples.ocr.main
 
 test: $(VENV)/.test lint
 	$(BIN)/python -m pytest
+
+# Every real model of tests/models; `make test` runs a quick third of them.
+models: $(VENV)/.test
+	HETERO_ALL_MODELS=1 $(BIN)/python -m pytest tests/models
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check .

@@ -12,11 +12,14 @@ from typing import Any, ClassVar
 import numpy as np
 from onnx.backend.base import Backend, BackendRep
 from onnx.backend.test import BackendTest
+from onnx.backend.test.loader import load_model_tests
 
 from hetero.backend import HeteroBackendRep, prepare, supports_device
-from tests.conformance.pending import PENDING
+from tests.dealing import shuffled
 
 DEVICES = ("CPU", "SIM:0")
+SPLIT = "SPLIT"
+"""Stands for a device: the nodes dealt over cpu, sim:0 and sim:1. Only for models of several nodes."""
 
 DRAWN = frozenset(
     {
@@ -34,7 +37,7 @@ ROUNDED = {f"test_attention_4d_causal_fp16{form}": {"rtol": 2.0**-9} for form in
 
 @dataclass(frozen=True)
 class Case:
-    """One case of the suite on one device. `group`: Node, Real (light models), Simple, PyTorchConverted…"""
+    """One case of the suite on one device, or split. `group`: Node, Real (light models), Simple, PyTorchConverted…"""
 
     group: str
     name: str
@@ -67,18 +70,23 @@ class _Suite(BackendTest):
         _Suite.compared += len(outputs)
 
 
-class _Twice(BackendRep):
-    """Runs a second time, over what the first run bound and its buffers: the same bits, and inputs as they were."""
+class _Repeated(BackendRep):
+    """Runs again, over what the first run bound and its buffers: the same bits, and inputs as they were.
 
-    def __init__(self, rep: HeteroBackendRep) -> None:
-        self._rep = rep
+    With `whole`, which runs the model in one piece, every run gives its bits.
+    """
+
+    def __init__(self, rep: HeteroBackendRep, runs: int, whole: HeteroBackendRep | None = None) -> None:
+        self._rep, self._runs, self._whole = rep, runs, whole
 
     def run(self, inputs: Any, **kwargs: Any) -> tuple[Any, ...]:
         given = deepcopy(inputs)
-        first, second = self._rep.run(inputs, **kwargs), self._rep.run(inputs, **kwargs)
-        assert same_bits(first, second), "a second run differs"
+        results = [self._rep.run(inputs, **kwargs) for _ in range(self._runs)]
+        assert all(same_bits(results[0], later) for later in results[1:]), "a later run differs"
         assert same_bits(given, inputs), "an input was written"
-        return first
+        if self._whole is not None:
+            assert same_bits(results[0], self._whole.run(inputs, **kwargs)), "the split gives other bits"
+        return results[0]
 
 
 def same_bits(a: Any, b: Any) -> bool:
@@ -102,34 +110,46 @@ def _backend(device: str) -> type[Backend]:
 
         @classmethod
         def prepare(cls, model: Any, asked: str = "CPU", **kwargs: Any) -> BackendRep:
-            return _Twice(prepare(model, device, **kwargs))
+            if device != SPLIT:
+                return _Repeated(prepare(model, device, **kwargs), runs=2)
+            split = prepare(model, providers=shuffled(model, seed=0), **kwargs)
+            return _Repeated(split, runs=3, whole=prepare(model, "CPU", **kwargs))
 
         @classmethod
         def supports_device(cls, asked: str) -> bool:
-            return asked == "CPU" and supports_device(device)
+            return asked == "CPU" and (device == SPLIT or supports_device(device))
 
     return OnDevice
 
 
 @cache
 def cases(*groups: str) -> tuple[Case, ...]:
-    """The cases of these groups (none given: of all), on each device, sorted by name."""
+    """The cases of these groups (none given: of all), on each device and split, sorted by name."""
     found = []
-    for device in DEVICES:
+    for device in (*DEVICES, SPLIT):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # onnx computes the expected infinities while it is imported
             classes = _Suite(_backend(device), __name__, test_kwargs=ROUNDED).test_cases
+            single = _single_nodes() if device == SPLIT else frozenset()
         for label, tests in classes.items():
             group = label.removeprefix("OnnxBackend").removesuffix("ModelTest")
             if groups and group not in groups:
                 continue
             for name, function in vars(tests).items():
                 if name.startswith("test_") and name.endswith("_cpu"):
-                    found.append(Case(group, name.removesuffix("_cpu"), device, function))
+                    case = Case(group, name.removesuffix("_cpu"), device, function)
+                    if case.name not in single:
+                        found.append(case)
     return tuple(sorted(found, key=lambda case: (case.group, case.name, case.device)))
+
+
+def _single_nodes() -> frozenset[str]:
+    """Node cases whose model is one node."""
+    return frozenset(
+        case.name for case in load_model_tests(kind="node") if case.model and len(case.model.graph.node) < 2
+    )
 
 
 def passing(*groups: str) -> list[Case]:
     """The cases that pass as they are."""
-    pending = {name for names in PENDING.values() for name in names}
-    return [case for case in cases(*groups) if case.name not in pending | DRAWN]
+    return [case for case in cases(*groups) if case.name not in DRAWN]

@@ -9,7 +9,8 @@ import pytest
 from onnx.backend.test.loader import load_model_tests
 
 import hetero.backend
-from tests.conformance.suite import DEVICES, DRAWN, cases
+from tests.conformance.suite import DEVICES, DRAWN, cases, same_bits
+from tests.dealing import shuffled
 
 RUNS = 400
 cases()  # loads what load_model_tests hands out, its warnings silenced
@@ -54,3 +55,14 @@ def test_dropout_in_training_keeps_and_scales_with_the_given_ratio(name: str, de
     assert_shares(kept, 1 - ratio)
     for run, keeps in zip(runs, kept, strict=True):
         assert all(np.array_equal(mask, keeps) for mask in run[1:])
+
+
+@pytest.mark.parametrize("name", sorted(DRAWN))
+def test_a_split_draws_what_the_whole_draws(name: str) -> None:
+    ((inputs, _),), model = MODELS[name].data_sets, MODELS[name].model
+    with (
+        hetero.backend.prepare(model, "CPU") as whole,
+        hetero.backend.prepare(model, providers=shuffled(model)) as split,
+    ):
+        for _ in range(3):
+            assert same_bits(split.run(inputs), whole.run(inputs))

@@ -1,8 +1,8 @@
-"""Random models over a handful of operator kinds, and providers to which single nodes are dealt."""
+"""Random models over a handful of operator kinds."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,12 +10,6 @@ import numpy as np
 import onnx
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
-
-from hetero.program.operation import Operation
-from hetero.providers.base import Match, Provider, ProviderConfig
-from hetero.providers.cpu import CpuProvider
-from hetero.providers.simulated import SimulatedProvider
-from hetero.types import ValueType
 
 N = 4
 """Every value is float32[batch, N, N], so that any two can meet."""
@@ -151,33 +145,3 @@ def models(draw: st.DrawFn, max_steps: int = 12) -> RandomModel:
     )
     proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
     return RandomModel(proto, tuple(n.name for n in g.nodes))
-
-
-class _Dealt(Provider):
-    """A provider that takes only the nodes dealt to it."""
-
-    share: frozenset[str]
-
-    def supports(self, op: Operation, types: Sequence[ValueType | None]) -> Match:
-        if op.name not in self.share:
-            return Match(False, "dealt to another provider")
-        return super().supports(op, types)
-
-
-class _DealtSimulated(_Dealt, SimulatedProvider):
-    pass
-
-
-class _DealtCpu(_Dealt, CpuProvider):
-    pass
-
-
-def dealt(shares: Mapping[str, Sequence[str]]) -> list[Provider]:
-    """Provider instances ("cpu", "sim:0"…) that take exactly the named nodes; a last "cpu:9" takes whatever is left."""
-    providers: list[Provider] = []
-    for name, nodes in shares.items():
-        kind = _DealtCpu if name.startswith("cpu") else _DealtSimulated
-        provider = kind(ProviderConfig(name))
-        provider.share = frozenset(nodes)
-        providers.append(provider)
-    return [*providers, CpuProvider(ProviderConfig("cpu:9"))]

@@ -8,7 +8,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hetero import HeterogeneousExecutor, RuntimeOptions
-from tests.properties.graphs import N, RandomModel, dealt, models
+from tests.dealing import dealt
+from tests.properties.graphs import N, RandomModel, models
 
 SLOW = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
