@@ -93,7 +93,7 @@ def _mask_shape(op: Operation, mask: TensorSpec | None, form: _Form) -> tuple[in
 @kernel("Attention", versions=(23, 24), check=_one_float)
 def standard_attention(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
     """Q (B, S, N*H) or (B, N, S, H), K and V with K heads likewise, optional attn_mask (broadcasts to (B, N, S, T);
-    False is not seen; floats are added), past_key and past_value (B, K, P, H), nonpad_kv_seqlen (B,): the keys that
+    False is not seen; numbers are added), past_key and past_value (B, K, P, H), nonpad_kv_seqlen (B,): the keys that
     are seen, in a cache kept outside -> Y, optional present_key and present_value (B, K, P + L, H), scores.
 
     A query that sees nothing gives 0. Half precision is computed in single, whatever softmax_precision asks for.
@@ -101,7 +101,7 @@ def standard_attention(op: Operation, specs: Sequence[Spec], xp: Any) -> Compile
     mask = given(specs, _MASK)
     floats = [tensor(op, specs, i) for i in (_Q, _K, _V)]
     floats += [x for i in (_PAST_KEY, _PAST_VALUE) if (x := given(specs, i)) is not None]
-    if mask is not None and mask.dtype != BOOL:
+    if mask is not None and mask.dtype in FLOATS:
         floats.append(mask)
     dtype = one_dtype(op, floats, FLOATS)
     if dtype in NARROW:
@@ -126,7 +126,7 @@ def standard_attention(op: Operation, specs: Sequence[Spec], xp: Any) -> Compile
         for i, store in enumerate(stores, 1)
     ]
     # A mask of floats for all keys is added as it lies.
-    converts = mask is not None and mask_shape is not None and (mask.dtype == BOOL or mask_shape[3] != t)
+    converts = mask is not None and mask_shape is not None and (mask.dtype != dtype or mask_shape[3] != t)
     bias: Part = ((*mask_shape[:3], t) if converts and mask_shape is not None else (0,), dtype)
     parts = (*core_parts, *own, bias, ((b, s), INT64))
     mode = int(op.attr("qk_matmul_output_mode", 0))
@@ -173,7 +173,7 @@ def _converted(xp: Any, mask: Array, bias: Array) -> list[Call]:
     if mask.dtype == BOOL:
         calls.append(partial(xp.copyto, front, 0, where=mask))
     else:
-        calls.append(partial(xp.copyto, front, mask))
+        calls.append(partial(xp.copyto, front, mask, casting="unsafe"))  # the type constraint allows integers
     return calls
 
 

@@ -58,6 +58,14 @@ def test_a_mask_broadcasts(shape: tuple[int, ...], boolean: bool) -> None:
     check([*flat(), mask], q_num_heads=N, kv_num_heads=K)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_a_mask_of_integers_is_added_as_numbers(dtype: Any) -> None:
+    operands, mask = [x.astype(dtype) for x in qkv()], np.arange(S * L).reshape(S, L) % 3
+    (got,) = run_op("Attention", [*operands, mask], opset=24)
+    (want,) = run_op("Attention", [*operands, mask.astype(dtype)], opset=24)
+    assert got.tobytes() == want.tobytes()
+
+
 @pytest.mark.parametrize("boolean", [False, True])
 def test_keys_behind_a_short_mask_are_not_seen(boolean: bool) -> None:
     mask = np.random.default_rng(6).standard_normal((S, 3)).astype(np.float32)
