@@ -166,7 +166,14 @@ def _array(name: str, type_: TensorType, expected: np.dtype[Any] | None, value: 
     if isinstance(value, str | int | float | bool | complex | list | tuple):
         return _from_python(name, type_, expected, value)
     if hasattr(value, "__array__"):
-        return _array(name, type_, expected, np.asarray(value))
+        try:
+            converted = np.asarray(value)
+        except Exception as cause:  # whatever the object's own code raises
+            raise InputError(
+                f"input {name!r} must be {type_}; the {type(value).__name__} given does not convert: {cause}",
+                operand=name,
+            ) from cause
+        return _array(name, type_, expected, converted)
     raise InputError(f"input {name!r} must be {type_}, not {type(value).__name__}", operand=name)
 
 

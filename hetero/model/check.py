@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
+from typing import Any
 
 import onnx
 import onnx.defs
@@ -104,7 +105,9 @@ def _attributes(domain: str, op_type: str, version: int) -> tuple[dict[str, int]
     schema = onnx.defs.get_schema(op_type, version, domain)
     if schema.deprecated:
         return None
-    kinds = {name: int(a.type.value) for name, a in schema.attributes.items()}
+    # Any: onnx's stubs do not know that `type` is an enumeration.
+    declared: dict[str, Any] = dict(schema.attributes)
+    kinds = {name: int(a.type.value) for name, a in declared.items()}
     return kinds, tuple(name for name, a in schema.attributes.items() if a.required)
 
 

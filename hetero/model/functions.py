@@ -24,6 +24,8 @@ _SAME_IN_ALL = frozenset({"Constant", "If", "Loop"})
 """Operators whose versions differ in the types they admit, and in nothing else that a model can say."""
 MAX_NODES = 1_000_000
 """What the calls of a model may expand to. Functions that each call the next one twice double with every level."""
+MAX_CALLS = 64
+"""How deep calls may nest: the time to infer types grows with the square of it, and so do the levels of inlining."""
 
 
 def inline(model: Model, keep: Callable[[ir.Node], bool]) -> bool:
@@ -81,12 +83,14 @@ def tidy(model: ir.Model) -> None:
 
 def check_calls(model: ir.Model) -> None:
     """Raises: ModelError naming a function that calls itself, directly or through others, or whose calls expand beyond
-    MAX_NODES. onnx's shape inference walks into every call, so this must be known before anything is inferred."""
+    MAX_NODES or nest deeper than MAX_CALLS. onnx's shape inference walks into every call, with a recursion of its own,
+    so this must be known before anything is inferred."""
     calls = {
         identifier: Counter(node.op_identifier() for node in nodes_of(function))
         for identifier, function in model.functions.items()
     }
     sizes: dict[ir.OperatorIdentifier, int] = {}
+    depths: dict[ir.OperatorIdentifier, int] = {}
     for start in calls:
         path: dict[ir.OperatorIdentifier, Iterator[ir.OperatorIdentifier]] = {}
         if start not in sizes:
@@ -96,6 +100,11 @@ def check_calls(model: ir.Model) -> None:
             called = next((c for c in path[current] if c in calls), None)
             if called is None:
                 sizes[current] = _expanded(current, calls[current], sizes)
+                depths[current] = 1 + max((depths[c] for c in calls[current] if c in depths), default=0)
+                if depths[current] > MAX_CALLS:
+                    raise ModelError(
+                        f"the calls in function {_id(current)} nest deeper than {MAX_CALLS}", op=_id(current)
+                    )
                 del path[current]
             elif called in path:
                 raise ModelError(f"function {_id(called)} calls itself", op=_id(called))

@@ -19,7 +19,7 @@ from hetero.model.normalise import normalise, spell_domains
 from hetero.model.source import ModelSource, library, read
 from hetero.model.tensors import HostConstant, renamed
 from hetero.model.weights import Weights
-from hetero.types import Shape, TensorType, ValueType
+from hetero.types import Dim, Shape, TensorType, ValueType
 
 
 @dataclass(slots=True, eq=False)
@@ -39,7 +39,8 @@ class Model:
     optional_inputs: tuple[str, ...]
     outputs: tuple[tuple[str, ValueType | None], ...]
     declared: dict[str, Shape]
-    """What the file says of computed values' shapes where it names extents, before inference made the best of it."""
+    """Where the file names extents of computed values: what it says, before inference made the best of it. Of values
+    inside, plain symbols alone."""
     metadata: dict[str, str]
     weights: Weights
     _structure: bytes = field(repr=False)
@@ -133,13 +134,20 @@ def _load(source: ModelSource, base_dir: str | os.PathLike[str] | None) -> Model
     )
 
 
+def _plain(dim: Dim) -> Dim:
+    return dim if isinstance(dim, str) and dim.isidentifier() else None
+
+
 def _declared(graph: ir.Graph) -> dict[str, Shape]:
     found: dict[str, Shape] = {}
     for node in graph:
         for value in node.outputs:
             type_ = value_type(value) if value.name and value.shape is not None else None
-            if isinstance(type_, TensorType) and any(isinstance(d, str) for d in type_.shape or ()):
-                found[value.name or ""] = type_.shape or ()
+            if isinstance(type_, TensorType) and type_.shape is not None and value.name:
+                # Expressions inside come from tools, not from authors, and reading hundreds of them takes seconds.
+                kept = type_.shape if value.is_graph_output() else tuple(map(_plain, type_.shape))
+                if any(isinstance(d, str) for d in kept):
+                    found[value.name] = kept
     return found
 
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 MAX_TERMS = 24
-"""An expression with more terms is given up as unknown."""
+MAX_SIZE = 64
+"""An expression of more terms, or of more atoms altogether, is given up as unknown: every step stays cheap."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,12 +135,9 @@ def call(name: str, *arguments: Known) -> Known:
     if len(numbers) == len(values):
         found = FUNCTIONS[name](*numbers)
         return None if found is None else constant(found)
-    return symbol_of(Call(name, known))
-
-
-def symbol_of(atom: Atom) -> Extent:
-    """The extent that is this atom."""
-    return Extent((((atom,), 1),))
+    if name in _IDEMPOTENT and known[0] == known[1]:
+        return known[0]
+    return _normal([((Call(name, known),), 1)])
 
 
 def evaluate(extent: Extent, env: Mapping[str, int]) -> int | None:
@@ -165,8 +163,16 @@ def _normal(terms: list[tuple[Monomial, int]]) -> Known:
     sums: dict[Monomial, int] = {}
     for monomial, factor in terms:
         sums[monomial] = sums.get(monomial, 0) + factor
-    kept = tuple(sorted(((m, f) for m, f in sums.items() if f), key=lambda t: (-len(t[0]), str(t[0]))))
-    return Extent(kept) if len(kept) <= MAX_TERMS else None
+    kept = [(m, f) for m, f in sums.items() if f]
+    if len(kept) > MAX_TERMS or sum(map(_size, (a for m, _ in kept for a in m))) > MAX_SIZE:
+        return None
+    return Extent(tuple(sorted(kept, key=lambda t: (-len(t[0]), str(t[0])))))
+
+
+def _size(atom: Atom) -> int:
+    if isinstance(atom, str):
+        return 1
+    return 1 + sum(_size(a) for argument in atom.arguments for m, _ in argument.terms for a in m)
 
 
 def _sliced(extent: int, start: int, end: int, step: int) -> int | None:
@@ -180,6 +186,7 @@ def _window(extent: int, padding: int, reach: int, stride: int) -> int | None:
     return room // stride + 1
 
 
+_IDEMPOTENT = frozenset({"max", "min", "broadcast", "copied"})
 FUNCTIONS: dict[str, Callable[..., int | None]] = {
     "floordiv": lambda a, b: a // b if b else None,
     "max": max,

@@ -63,6 +63,7 @@ class Facts:
         self._facts = {name: Fact(shape, None, name) for name, shape in inputs.items()}
         self._weights = weights
         self._node: LoweredNode | None = None
+        self._stated: set[tuple[str, Extent, Extent]] = set()
         self.demands: list[Demand] = []
 
     def of(self, name: str) -> Fact:
@@ -86,9 +87,17 @@ class Facts:
                 self._facts[name] = replace(outputs[k], name=name) if k < len(outputs) else UNKNOWN
 
     def demand(self, kind: str, left: Known, right: Known, why: str, left_is: str, right_is: str) -> None:
-        """State a demand, unless it says nothing: unknown extents, or equal ones."""
-        if left is None or right is None or (left == right and kind != "divides"):
+        """State a demand, unless it says nothing: of unknown extents, always met, or stated before."""
+        if (
+            left is None
+            or right is None
+            or (left == right and kind != "divides")
+            or _is_met(kind, left, right)
+        ):
             return
+        if (kind, left, right) in self._stated:
+            return
+        self._stated.add((kind, left, right))
         node = self._node
         where = ("", "") if node is None else (node.op.name, node.op.id)
         self.demands.append(Demand(kind, left, right, why, left_is, right_is, *where))
@@ -115,3 +124,11 @@ class Facts:
         if array.ndim <= 1 and array.size <= MAX_VALUES and array.dtype in (np.int64, np.int32):
             value = tuple(constant(int(v)) for v in array.reshape(-1))
         return Fact(tuple(constant(d) for d in array.shape), value, name)
+
+
+def _is_met(kind: str, left: Extent, right: Extent) -> bool:
+    """Whether every extent meets the demand."""
+    bound = right.constant
+    if kind == "divides" and bound is not None and bound > 0:
+        return all(factor % bound == 0 for _, factor in left.terms)
+    return kind == "reaches" and bound is not None and bound <= 1

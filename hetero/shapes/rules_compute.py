@@ -140,7 +140,10 @@ def _windows(facts: Facts, op: Operation, x: Fact, kernel: Sequence[int | None])
         if padding < reach:
             least, where = constant(reach - padding), f"axis {k + 2} of {x.name!r}"
             facts.demand("reaches", extent, least, "a window does not fit", where, "the least it may be")
-        found.append(call("window", extent, constant(padding), constant(reach), stride))
+        if reach - padding <= strides[k]:  # then an extent of 0 gives 0 by itself
+            found.append(add(floordiv(add(extent, constant(padding - reach)), stride), ONE))
+        else:
+            found.append(call("window", extent, constant(padding), constant(reach), stride))
     return found
 
 

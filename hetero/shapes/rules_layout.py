@@ -92,7 +92,9 @@ def reshape(facts: Facts, op: Operation, inputs: Facts_) -> Facts_:
 def _target(x: Fact, axis: int, wanted: Known, allowzero: bool) -> Known:
     if wanted is None or allowzero or (wanted.constant is not None and wanted.constant != 0):
         return wanted
-    return call("copied", wanted, x.shape[axis]) if x.shape is not None and axis < len(x.shape) else None
+    if x.shape is None or axis >= len(x.shape):
+        return None
+    return x.shape[axis] if wanted.constant == 0 else call("copied", wanted, x.shape[axis])
 
 
 def _quotient(total: Known, rest: Known) -> Known:

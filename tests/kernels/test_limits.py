@@ -64,7 +64,7 @@ def test_the_element_bound_holds_where_bytes_alone_would_not() -> None:
 def test_a_lower_bound_holds_within_its_block_alone() -> None:
     with limited(8):
         assert bounded(OP, np.dtype(np.int64), [1]).size == 1
-        with pytest.raises(MemoryLimitError, match="16 bytes.*max_value_bytes"):
+        with pytest.raises(MemoryLimitError, match=r"16 bytes.*max_value_bytes"):
             bounded(OP, np.dtype(np.int64), [2])
     assert bounded(OP, np.dtype(np.int64), [2]).size == 2
 

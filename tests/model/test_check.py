@@ -249,6 +249,30 @@ def test_a_recursive_function_is_refused() -> None:
             load_model(model([node("A", ["x"], ["y"], domain="f")], domains={"f": 1}, functions=functions))
 
 
+def test_calls_that_nest_without_measure_are_refused() -> None:
+    def chain(levels: int) -> onnx.ModelProto:
+        functions = [
+            helper.make_function(
+                "f",
+                f"F{k}",
+                ["a"],
+                ["b"],
+                [
+                    node(f"F{k + 1}", ["a"], ["b"], domain="f")
+                    if k + 1 < levels
+                    else node("Relu", ["a"], ["b"])
+                ],
+                [helper.make_opsetid("f", 1), helper.make_opsetid("", 21)],
+            )
+            for k in range(levels)
+        ]
+        return model([node("F0", ["x"], ["y"], domain="f")], domains={"f": 1}, functions=functions)
+
+    assert load_model(chain(30)).outputs[0][0] == "y"
+    with pytest.raises(ModelError, match=r"calls in function f::F\d+ nest deeper than 64"):
+        load_model(chain(1000))
+
+
 def test_a_function_with_an_undefined_value_is_refused() -> None:
     function = helper.make_function(
         "f", "A", ["a"], ["b"], [node("Add", ["a", "q"], ["b"])], [helper.make_opsetid("", 21)]

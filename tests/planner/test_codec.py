@@ -18,6 +18,7 @@ from hetero.planner.codec import MAGIC, decode, encode
 from hetero.planner.plan import Plan
 from hetero.program.packing import dumps, loads
 from hetero.program.program import Instruction, Port, Program
+from hetero.types import DataType, TensorType
 from tests.planner.fakes import F32, FakeProvider, graph, ints, node, plan_of
 
 BODY = Program(
@@ -44,7 +45,7 @@ def sample(**options: object) -> Plan:
         "x p",
         "c e x w",
         {"w": 4},
-        {"s": ints(2)},
+        {"s": ints(2), "p": TensorType(DataType.BOOL, ())},
     )
     gpu = FakeProvider("sim:0", ["my::A"], only=["my::A", "Shape"])
     gpu.config = replace(gpu.config, options=tuple(options.items()))

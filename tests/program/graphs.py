@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import onnx
 import onnx.parser
@@ -46,9 +46,17 @@ def alias(value: ir.Value) -> ir.Value:
     return ir.Value(name=value.name, type=value.type, shape=value.shape)
 
 
+def _scalar(name: str, dtype: ir.DataType) -> ir.Value:
+    return ir.Value(name=name, type=ir.TensorType(dtype), shape=ir.Shape([]))
+
+
 @dataclass
 class _Names:
+    """Names values and nodes; `flag` and `trips` are what conditions and trip counts are taken from."""
+
     count: int = 0
+    flag: ir.Value = field(default_factory=lambda: _scalar("flag", ir.DataType.BOOL))
+    trips: ir.Value = field(default_factory=lambda: _scalar("trips", ir.DataType.INT64))
 
     def value(self) -> ir.Value:
         self.count += 1
@@ -72,6 +80,7 @@ def random_graphs(draw: st.DrawFn) -> ir.Graph:
     weights = [names.value() for _ in range(draw(st.integers(0, 2)))]
     nodes, known = _nodes(draw, names, [*inputs, *weights], 2)
     outputs = draw(st.lists(st.sampled_from(known), min_size=1, max_size=4))
+    inputs += [names.flag, names.trips]
     return ir.Graph(
         inputs, outputs, nodes=nodes, initializers=_filled(weights), opset_imports={"": 17}, name="random"
     )
@@ -114,13 +123,13 @@ def _node(draw: st.DrawFn, names: _Names, kind: str, known: list[ir.Value], dept
         inputs = [pick()]
         outputs = [names.value() for _ in range(draw(st.integers(1, 3)))]
     elif kind == "If":
-        inputs = [pick()]
+        inputs = [names.flag]
         outputs = [names.value() for _ in range(draw(st.integers(1, 2)))]
         for branch in ("then_branch", "else_branch"):
             attributes.append(ir.AttrGraph(branch, _body(draw, names, known, 0, len(outputs), depth)))
     elif kind == "Loop":
         carried = draw(st.integers(0, 2))
-        inputs = [pick(), draw(st.sampled_from([None, *known])), *[pick() for _ in range(carried)]]
+        inputs = [names.trips, draw(st.sampled_from([None, names.flag])), *[pick() for _ in range(carried)]]
         scans = draw(st.integers(0 if carried else 1, 1))
         outputs = [names.value() for _ in range(carried + scans)]
         attributes = [ir.AttrGraph("body", _body(draw, names, known, carried + 2, 1 + len(outputs), depth))]
@@ -138,4 +147,6 @@ def _body(
     outer = {v.name for v in known}
     chosen = [draw(st.sampled_from(inner)) for _ in range(n_outputs)]
     outputs = [alias(v) if v.name in outer else v for v in chosen]
+    if n_inputs:
+        outputs[0] = alias(names.flag)  # the condition of a Loop's body
     return ir.Graph(formal, outputs, nodes=nodes, initializers=_filled(weights), name=names.node())

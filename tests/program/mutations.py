@@ -8,6 +8,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from hetero.program.control import control_fault
 from hetero.program.program import NO_SLOT, Instruction, Program, ShapeGuard
 from hetero.types import DataType, TensorType
 
@@ -54,6 +55,10 @@ def holds(program: Program) -> bool:
             return False
         flagged = [s for s, last in zip(row.inputs, row.last_use, strict=False) if last]
         if any(s == NO_SLOT or s in later for s in flagged) or not _operands_hold(row):
+            return False
+        types = {p.slot: p.type for p in ports}
+        types.update((s, t) for r in rows[:at] for s, t in zip(r.outputs, r.types, strict=True))
+        if control_fault(row, types) is not None:  # which has tests of its own
             return False
     ranks = {p.name: p.type.shape for p in program.inputs if isinstance(p.type, TensorType)}
     return all(

@@ -96,7 +96,8 @@ def test_bodies_of_one_node_share_their_captures_and_pass_inner_ones_through() -
 
 
 def test_a_branch_may_give_back_an_outer_value_itself() -> None:
-    x, c, y = (ir.Value(name=n, type=ir.TensorType(ir.DataType.FLOAT)) for n in "xcy")
+    x, y = (ir.Value(name=n, type=ir.TensorType(ir.DataType.FLOAT)) for n in "xy")
+    c = ir.Value(name="c", type=ir.TensorType(ir.DataType.BOOL))
     branches = [
         ir.AttrGraph(k, ir.Graph([], [alias(x)], nodes=[], name=k)) for k in ("then_branch", "else_branch")
     ]

@@ -69,10 +69,15 @@ CASES = {
         {"x": (2,), "z": (3,)},
         "axis 0 of 'y' is n = 2, the declared one is m = 3",
     ),
-    "a declared value inside": (
-        'g (float[n] x) => (y) <float["n + 1"] c> { c = Concat<axis = 0>(x, x) y = Neg(c) }',
+    "a declared output that is an expression": (
+        'g (float[n] x) => (float["n + 1"] y) { y = Concat<axis = 0>(x, x) }',
         {"x": (2,)},
-        "axis 0 of 'c' is 2*n = 4, the declared one is n + 1 = 3",
+        "axis 0 of 'y' is 2*n = 4, the declared one is n + 1 = 3",
+    ),
+    "a declared value inside": (
+        "g (float[n] x) => (y) <float[n] c> { c = Concat<axis = 0>(x, x) y = Neg(c) }",
+        {"x": (2,)},
+        "axis 0 of 'c' is 2*n = 4, the declared one is n = 2",
     ),
     "a window": (
         "g (float[1, 2, h] x, float[3, 2, 5] w) => (y) { y = Conv(x, w) }",

@@ -148,11 +148,10 @@ class Emitter:
         """`value` summed over the axes along which `to` was broadcast to `of`, whose shape it has (None: to whatever
         its shape is)."""
         axes = None if of is None else _summed(of, to)
-        if axes == []:
-            return value
         if axes is not None:
-            found = self.op("ReduceSum", value, self.ints(*axes), keepdims=1)
-            return found if len(of.shape or ()) == len(to.shape or ()) else self.reshape_like(found, to)  # type: ignore[union-attr]
+            if not axes:
+                return value
+            return self.reshape_like(self.op("ReduceSum", value, self.ints(*axes), keepdims=1), to)
         have, want = self.op("Shape", value), self.op("Shape", to)
         missing = self.op("Sub", self.op("Shape", have), self.op("Shape", want))
         ones = self.op("ConstantOfShape", missing, value=ir.tensor(np.ones(1, np.int64)))

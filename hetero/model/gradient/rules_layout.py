@@ -6,7 +6,7 @@ import numpy as np
 import onnx_ir as ir
 
 from hetero.errors import ModelError
-from hetero.model.gradient.emit import Emitter, attribute, operand, rank_of
+from hetero.model.gradient.emit import Emitter, attribute, operand
 from hetero.model.gradient.rule import Grads, first, rule
 from hetero.model.source import op_id
 
@@ -101,6 +101,6 @@ def trilu(e: Emitter, node: ir.Node, grads: Grads) -> Grads:
 @rule("Resize")
 def resize(e: Emitter, node: ir.Node, grads: Grads) -> Grads:
     """Of nearest neighbours, which is a selection."""
-    if attribute(node, "mode", "nearest") != "nearest" or rank_of(node, node.inputs[0]) < 1:
+    if attribute(node, "mode", "nearest") != "nearest":
         raise ModelError("no derivative of a Resize that interpolates", node=node.name, op=op_id(node))
     return selection(e, node, grads)
