@@ -176,8 +176,8 @@ PACKAGES: tuple[Package, ...] = (
             Model("resample_11_16", WAVES),
             Model("resample_44_16", WAVES),
             Model("wespeaker", WAVES, quick=True),
-            Model("whisper80", WAVES, tolerance=1e-3, quick=True),
-            Model("whisper80_conv", WAVES),
+            Model("whisper80", WAVES, tolerance=1e-3),
+            Model("whisper80_conv", WAVES, quick=True),
         ),
     ),
     Package(
@@ -190,7 +190,7 @@ PACKAGES: tuple[Package, ...] = (
             Model("hey_jarvis_v0.1", {"x.1": normal((1, 16, 96))}, quick=True),
             Model("hey_marvin_v0.1", {"onnx::Flatten_0": normal((1, 16, 96))}),
             Model("hey_mycroft_v0.1", {"input_1": normal((2, 16, 96), (5, 16, 96))}),
-            Model("melspectrogram", {"input": audio((1, 16_000), (2, 17_280), scale=3000.0)}),
+            Model("melspectrogram", {"input": audio((1, 16_000), (2, 17_280), scale=3000.0)}, quick=True),
             Model(
                 "silero_vad",
                 {
@@ -214,7 +214,6 @@ PACKAGES: tuple[Package, ...] = (
                 "nmp",
                 {"serving_default_input_2:0": audio((1, 43_844), (2, 43_844), channels=1)},
                 tolerance=3e-3,
-                quick=True,
             ),
         ),
     ),
@@ -276,7 +275,7 @@ PACKAGES: tuple[Package, ...] = (
             ),
             Model("rawi.int8", {"input": LETTERS}, tolerance=1e-2),
             Model("rawi_ensemble.int8", {"input": LETTERS}, tolerance=1e-2),
-            Model("rawi_v2.int8", {"input": LETTERS}, tolerance=1e-2, quick=True),
+            Model("rawi_v2.int8", {"input": LETTERS}, tolerance=1e-2),
             Model("rawi_v3.int8", {"input": LETTERS}, tolerance=1e-2),
         ),
     ),
@@ -333,7 +332,7 @@ PACKAGES: tuple[Package, ...] = (
         "pyopenjtalk/yomi_model",
         (
             Model("nani_enc", {"input": categories(3, 7, *JAPANESE)}, quick=True),
-            Model("nani_model", {"input": sparse((3, 131), (7, 131))}),
+            Model("nani_model", {"input": sparse((3, 131), (7, 131))}, quick=True),
         ),
     ),
     Package(
