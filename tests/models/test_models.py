@@ -30,7 +30,7 @@ CHOSEN = [e for e in entries() if e.model.quick or os.environ.get("HETERO_ALL_MO
 
 @pytest.fixture(scope="session")
 def library(request: pytest.FixtureRequest) -> dict[str, Path]:
-    """The files of all models that this session's tests need: one call of pip costs more than most of the wheels."""
+    """The files of all models that the collected tests need: one call of pip costs more than most of the wheels."""
     called = [item.callspec.params for item in request.session.items if hasattr(item, "callspec")]
     needed = [params["entry"] for params in called if isinstance(params.get("entry"), Entry)]
     folder = cache_folder()
