@@ -12,6 +12,7 @@ from hetero.kernels.base import Bind, Compiled, computed, given, kernel, tensor
 from hetero.kernels.conv_depthwise import bind_depthwise, depthwise_parts, depthwise_serves
 from hetero.kernels.conv_direct import bind_direct, direct_parts, direct_serves
 from hetero.kernels.conv_gemm import bind_gemm, bind_pointwise, gemm_parts, pointwise_serves
+from hetero.kernels.conv_repeats import bind_once_each, repeats_serve
 from hetero.kernels.conv_shape import ConvShape
 from hetero.kernels.widen import NARROW, widened
 from hetero.kernels.window import spatial, window_of
@@ -80,5 +81,7 @@ def conv(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
             f"bias of shape {list(b.shape)} for {shape.maps} maps", op=op.id, node=op.name, operand="B"
         )
     parts, bind = route(shape, x.dtype, xp)
+    if repeats_serve(shape, xp):
+        bind = bind_once_each(shape, x.dtype, bind, lambda fewer: route(fewer, x.dtype, xp))
     output = TensorSpec(x.dtype, (shape.batch, shape.maps, *shape.window.outputs))
     return computed((output,), bind, contiguous=(0, 1, 2), workspace_bytes=carved_bytes(*parts))

@@ -168,6 +168,20 @@ def test_constant_and_variable_weights_give_the_same_bits() -> None:
     assert results[0] == results[1]
 
 
+@pytest.mark.parametrize("constant", [True, False])
+@pytest.mark.parametrize("kernel", [1, 3])
+def test_equal_filters_give_equal_maps_to_the_bit(kernel: int, constant: bool) -> None:
+    which = np.arange(43) * 7 % 5
+    x, w, b = normal(2, 70, 9, 11), normal(5, 70, kernel, kernel)[which], normal(43)
+    pads = [kernel // 2] * 4
+    w.flags.writeable = not constant
+    (y,) = check_op("Conv", [x, w], opset=11, rtol=1e-4, atol=1e-4, pads=pads)
+    for m in range(43):
+        np.testing.assert_array_equal(y[:, m], y[:, which.tolist().index(which[m])])
+    (biased,) = check_op("Conv", [x, w, b], opset=11, rtol=1e-4, atol=1e-4, pads=pads)
+    np.testing.assert_array_equal(biased, y + b.reshape(-1, 1, 1))
+
+
 def test_strided_inputs_are_read_where_they_lie_or_copied() -> None:
     x = normal(2, 9, 8, 6).transpose(0, 3, 1, 2)
     w = normal(3, 3, 4, 6).transpose(2, 3, 0, 1)
