@@ -38,6 +38,8 @@ def view_of(op_type: str, inputs: list[Any], **keywords: Any) -> Any:
 @pytest.mark.parametrize(
     ("shape", "wanted", "allowzero", "expected"),
     [
+        ((0, 8, 2), (4, 2, -1), 0, (4, 2, 0)),
+        ((4, 2, 0), (0, 0, 4), 1, (0, 0, 4)),
         ((0, 8, 2), (0, 0, 4), 1, (0, 0, 4)),
         ((2, 2, 3, 2), (-1, 0, 0), 0, (4, 2, 3)),
         ((2, 3), (0, -1), 0, (2, 3)),
