@@ -28,6 +28,11 @@ class RuntimeOptions:
     """Let a kernel overwrite an input that dies with it."""
     reuse_buffers: bool = True
     """Share one buffer between values whose lives do not overlap."""
+    capture: bool = True
+    """Record what was run twice with the same shapes, and replay it."""
+    stage_bytes: int = 64 << 10
+    """Largest input or result of a program on the host that is copied in or out, so that calls keep their addresses and
+    are recorded; larger ones are handed on as they are. 0: none, on devices neither."""
     max_specializations: int = 16
     """Input signatures (shapes, dtypes) that a program keeps bound; the least recently used is dropped."""
     frame_bytes: int = 16 << 10
@@ -66,7 +71,14 @@ class RuntimeOptions:
         for name in ("max_specializations", "kernel_cache_size", "max_in_flight", "max_value_bytes"):
             if getattr(self, name) < 1:
                 raise OptionError(f"{name} must be at least 1, not {getattr(self, name)}", operand=name)
-        for name in ("step_timeout_s", "start_timeout_s", "fold_limit_bytes", "frame_bytes", "memo_if_bytes"):
+        for name in (
+            "step_timeout_s",
+            "start_timeout_s",
+            "fold_limit_bytes",
+            "frame_bytes",
+            "stage_bytes",
+            "memo_if_bytes",
+        ):
             if not getattr(self, name) >= 0:  # nor NaN
                 raise OptionError(f"{name} must not be negative, but is {getattr(self, name)}", operand=name)
 

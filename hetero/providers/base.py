@@ -78,6 +78,8 @@ class Provider(ABC):
     """True where its arrays are numpy arrays in this process's memory."""
     can_capture: ClassVar[bool] = False
     """Whether begin_capture and its like work."""
+    shortest_segment: ClassVar[int] = 1
+    """Calls in a row from which launching them as a graph costs less than calling them."""
     indexed: ClassVar[bool] = False
     """True where instances are numbered devices: the bare kind then means number 0 ("cuda" is "cuda:0")."""
     array_module: Any = np

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import operator
 import weakref
-from collections import deque
 from collections.abc import Hashable, Sequence
 from functools import partial
 from typing import Any, ClassVar
@@ -19,27 +17,24 @@ from hetero.providers import lookup
 from hetero.providers.base import Buffer, CaptureToken, Match, Provider, ProviderConfig
 from hetero.providers.capture import Captures
 from hetero.providers.pool import BytePool
+from hetero.providers.straight_line import failed_call, straight_line
 from hetero.types import STRING, Array, HostArray, Spec, TensorSpec, ValueType
 
 _Step = tuple[Call, "Operation | None"]
 
 
 class _Graph:
-    """Recorded calls, run in order by one loop in C."""
+    """Recorded calls, as one function without a branch."""
 
     def __init__(self, steps: Sequence[_Step]) -> None:
-        self.calls = tuple(call for call, _ in steps)
-        self.ops = tuple(op for _, op in steps)
+        self._run = straight_line([call for call, _ in steps])
+        self._ops = tuple(op for _, op in steps)
 
     def run(self, device: str) -> None:
-        calls = iter(self.calls)
         try:
-            # A quarter faster than a for loop over calls that do little, and as fast as straight-line code.
-            deque(map(operator.call, calls), maxlen=0)
+            self._run()
         except Exception as error:
-            # The iterator stands right behind the call that failed.
-            failed = len(self.calls) - operator.length_hint(calls) - 1
-            lookup.fail(error, self.ops[failed], device)
+            lookup.fail(error, self._ops[failed_call(error)], device)
 
 
 class CpuProvider(Provider):
@@ -52,6 +47,7 @@ class CpuProvider(Provider):
     kind = "cpu"
     is_host = True
     can_capture = True
+    shortest_segment = 8
     declared_options: ClassVar = {"threads": (int, type(None)), "memory_limit_bytes": (int, type(None))}
 
     def __init__(self, config: ProviderConfig) -> None:

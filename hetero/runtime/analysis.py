@@ -18,12 +18,15 @@ class Analysis:
     """Facts about a program's slots.
 
     escaping: slots whose memory outlives the run (program outputs, what is viewed or kept by them): never in the arena.
+    lent: of them, those that must have memory of their own even where results are copied for the caller: what results
+    that only rearrange other values are views of, and what is kept by handle.
     dying: per instruction, the slots that nobody reads after it (each slot dies exactly once).
     value_inputs: positions of program inputs from which shapes are derived; their values take part in the signature.
     kernels: per instruction, the kernel definition, if there is one of ours.
     """
 
     escaping: frozenset[int]
+    lent: frozenset[int]
     dying: tuple[tuple[int, ...], ...]
     value_inputs: tuple[int, ...]
     kernels: tuple[KernelDef | None, ...]
@@ -33,7 +36,11 @@ def analyse(program: Program) -> Analysis:
     """Linear in the number of instructions."""
     kernels = tuple(find(i.op) for i in program.instructions)
     escaping = escaping_from(program, {p.slot for p in program.outputs})
-    return Analysis(escaping, _dying(program), _value_inputs(program, kernels), kernels)
+    rearranged = {p.slot for p in program.outputs} & _views(program)
+    lent = escaping_from(
+        program, rearranged | ({p.slot for p in program.outputs} & {p.slot for p in program.inputs})
+    )
+    return Analysis(escaping, lent, _dying(program), _value_inputs(program, kernels), kernels)
 
 
 def keeps_handles(instruction: Instruction) -> bool:
@@ -55,6 +62,11 @@ def escaping_from(program: Program, outputs: Iterable[int]) -> frozenset[int]:
         elif instruction.dispatch is Dispatch.VIEW and not escaping.isdisjoint(instruction.outputs):
             escaping.add(instruction.inputs[0])
     return frozenset(escaping)
+
+
+def _views(program: Program) -> set[int]:
+    """The slots that layout instructions write."""
+    return {s for i in program.instructions if i.dispatch is Dispatch.VIEW for s in i.outputs}
 
 
 def _dying(program: Program) -> tuple[tuple[int, ...], ...]:

@@ -11,9 +11,10 @@ from hetero.kernels.quiet import bare
 from hetero.program.program import NO_SLOT, Dispatch, Instruction
 from hetero.providers.base import Buffer, Provider
 from hetero.runtime.arena import Lease
+from hetero.runtime.capture.reasons import SeamReason
 from hetero.runtime.folding import Results, fold
 from hetero.runtime.operands import UINT8, Gather, gatherer, make_contiguous, run_once
-from hetero.runtime.section import Key, Section, Tail, located
+from hetero.runtime.section import Key, Record, Section, Tail, located
 from hetero.runtime.slots import NOTHING, Kind, Liveness, Slot
 from hetero.runtime.tails import Publish, control_tail, dynamic_tail, late_tail, publisher
 from hetero.types import ABSENT, Array, TensorSpec
@@ -34,6 +35,7 @@ class Builder:
         self.section = Section(start, lease, live)
         self.at = start
         self._call = call
+        self._taken: list[Buffer] = []
 
     def build(self) -> Section:
         """Bind from `start` to the end of the program or the first data-dependent instruction (its `tail` is set, but
@@ -42,8 +44,10 @@ class Builder:
         section = self.section
         while self.at < len(instructions):
             instruction = instructions[self.at]
+            first, self._taken = len(section.calls), []
             with located(instruction, self.provider):
                 section.tail = self._instruction(instruction, self.runner.analysis.kernels[self.at])
+            section.records.append(Record(first, len(section.calls), tuple(self._taken)))
             self.at += 1
             if section.tail is not None:
                 break
@@ -86,15 +90,16 @@ class Builder:
         for index in self.runner.analysis.dying[at]:
             slot = self.live.slots.get(index)
             if slot is not None and slot.volatile:
-                self._step(partial(self.table.__setitem__, index, None), at)
+                self._step(partial(self.table.__setitem__, index, None), SeamReason.CALLERS_MEMORY, at)
             buffer = self.live.kill(index)
             if buffer is not None:
                 self.lease.release(buffer)
 
-    def _step(self, call: Call, at: int | None = None) -> None:
+    def _step(self, call: Call, seam: SeamReason | None = None, at: int | None = None) -> None:
         if self._call:
             call()
         self.section.calls.append(call)
+        self.section.seams.append(seam)
         self.section.nodes.append(self.at if at is None else at)
 
     def _define_folded(self, instruction: Instruction, kind: Kind, results: Results) -> None:
@@ -169,7 +174,7 @@ class Builder:
             for k, s, _ in places:
                 table[s] = views[k]
 
-        self._step(step)
+        self._step(step, SeamReason.CALLERS_MEMORY)
         for _, s, spec in places:
             self.live.define(s, Slot(Kind.VIEW, spec, operands[0].owner, True))
         self.runner.statistics.views += 1
@@ -196,7 +201,7 @@ class Builder:
             else:
                 buffer = self._overwritten(instruction, operands, compiled, k, spec)
                 if buffer is None:
-                    buffer = self.lease.take(spec.nbytes)
+                    buffer = self._take(spec.nbytes)
                 array = self.provider.array(buffer, spec)
                 outputs.append(array)
                 taken.append((index, Slot(Kind.OWNED, spec, index, False, array), buffer))
@@ -205,16 +210,22 @@ class Builder:
         else:
             inputs = [self._array(o) for o in operands]
             self._lay_out(operands, inputs, compiled, scratch)
-            self._step(bare(self.provider.bind(compiled, inputs, outputs, workspace)))
+            seam = None if compiled.capture is None else SeamReason.KERNEL_OPTS_OUT
+            self._step(bare(self.provider.bind(compiled, inputs, outputs, workspace)), seam)
         for buffer in scratch:
             self.lease.release(buffer)
         for index, slot, owned in taken:
             self.live.define(index, slot, owned)
 
+    def _take(self, nbytes: int) -> Buffer:
+        buffer = self.lease.take(nbytes)
+        self._taken.append(buffer)
+        return buffer
+
     def _scratch(self, nbytes: int, scratch: list[Buffer]) -> Array | None:
         if not nbytes:
             return None
-        buffer = self.lease.take(nbytes)
+        buffer = self._take(nbytes)
         scratch.append(buffer)
         return self.provider.array(buffer, TensorSpec(UINT8, (nbytes,)))
 
@@ -244,6 +255,7 @@ class Builder:
             ):
                 continue
             del self.live.buffers[index]  # the output holds it now
+            self._taken.append(buffer)
             self.runner.statistics.in_place += 1
             return buffer
         return None
@@ -261,7 +273,7 @@ class Builder:
                 self.provider.copy(array, inputs[k])()
                 operands[k].array = inputs[k]
             else:
-                buffer = self.lease.take(spec.nbytes)
+                buffer = self._take(spec.nbytes)
                 scratch.append(buffer)
                 inputs[k] = self.provider.array(buffer, spec)
                 self._step(self.provider.copy(array, inputs[k]))
@@ -289,7 +301,7 @@ class Builder:
                 table[s] = targets[k] = provider.empty(spec)
             bare(provider.bind(compiled, inputs, targets, workspace))()
 
-        self._step(step)
+        self._step(step, SeamReason.CALLERS_MEMORY)
         self.runner.statistics.volatile_steps += 1
 
     # -- what comes after a tail ---------------------------------------------------------------------------------

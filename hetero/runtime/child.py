@@ -96,6 +96,8 @@ class ChildExecutor:
                 )
             started = time.perf_counter()
             try:
+                if self._context is not None:
+                    self._context.drive(graph_slot)
                 with self._bounds(), drawing(self.options.seed, step):
                     sent = self._run(task, step, parcels)
             except BaseException as error:
@@ -194,6 +196,7 @@ class ChildExecutor:
                 out |= dataclasses.asdict(context.statistics)
                 out["kernel_hits"] = context.kernels.hits
                 out["kernel_misses"] = context.kernels.misses
+                out["graph_slots"] = {name: s.statistics() for name, s in context.graph_slots.items()}
                 out["arena_bytes"] = sum(a.nbytes for a in context.arenas)
             out["memory"] = self.provider.stats()
             return out

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from hetero.options import RuntimeOptions
 from hetero.providers.base import Provider
 from hetero.runtime.arena import Arena
+from hetero.runtime.capture.graph_slots import GraphSlot
+from hetero.runtime.capture.recorder import Recorder
 from hetero.runtime.extensions import Extensions
 from hetero.runtime.kernel_cache import KernelCache
 from hetero.runtime.slots import Kind, Slot
@@ -50,6 +52,20 @@ class Context:
     arenas: list[Arena] = field(default_factory=list)
     constants: dict[str, Slot] = field(default_factory=dict)
     extensions: Extensions | None = None
+    recorder: Recorder = field(init=False)
+    graph_slots: dict[str, GraphSlot] = field(default_factory=dict)
+    graph_slot: GraphSlot | None = None
+    """The one that the run under way drives; None while nothing is captured."""
+
+    def __post_init__(self) -> None:
+        self.recorder = Recorder(self.provider, object())
+
+    def drive(self, name: str) -> None:
+        """Runs from here on drive the graph slot `name`."""
+        if self.options.capture and self.provider.can_capture:
+            if name not in self.graph_slots:
+                self.graph_slots[name] = GraphSlot(name)
+            self.graph_slot = self.graph_slots[name]
 
     def arena(self, depth: int) -> Arena:
         """The arena of a nesting level."""

@@ -1,8 +1,9 @@
-"""Frames: memory of its own for each small input of a body that is iterated, so that its calls are bound once.
+"""Frames: memory of its own for each small input of a program, so that its calls are bound once.
 
-The arrays that a body is given differ in every iteration; bound calls need the same ones. So small inputs are copied
-into frames, and small results stay in the arena until the next iteration has taken them over. Large values are handed
-on as they are, without a copy, and the calls that touch them are bound anew.
+The arrays that a program is given differ in every run; bound calls need the same ones. So small inputs are copied
+into frames, and small results stay in the arena: a body's until the next iteration has taken them over, an outermost
+program's until they are copied for the caller. Large values are handed on as they are, without a copy, and the calls
+that touch them are bound anew.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from hetero.errors import HeteroError
 from hetero.program.program import NO_SLOT, Program
 from hetero.providers.base import Provider
 from hetero.runtime.arena import Lease
@@ -53,6 +55,7 @@ class Frames:
         self._feeds = iteration.feeds
         self._steady = iteration.steady
         self._slots = [p.slot for p in program.inputs]
+        self._names = [p.name for p in program.inputs]
         self._escaping = escaping
         self._held: dict[int, Any] = {}
         self._section: Section | None = None
@@ -62,20 +65,22 @@ class Frames:
         """Whether a value of `spec` is small enough."""
         return isinstance(spec, TensorSpec) and spec.nbytes <= self.limit_bytes and spec.dtype != STRING
 
-    def lay_out(self, live: Liveness, lease: Lease) -> dict[int, Array]:
-        """Give frames to the inputs that `live` starts with, for as long as `lease` lasts; by position."""
-        frames: dict[int, Array] = {}
+    def lay_out(self, section: Section, live: Liveness, lease: Lease) -> None:
+        """Give `section` frames for the inputs that `live` starts with, for as long as `lease` lasts."""
         for position, index in enumerate(self._slots):
             slot = live.slots[index]
             if slot.kind is not Kind.BORROWED or index in self._escaping or not self.fits(slot.spec):
                 continue
             assert isinstance(slot.spec, TensorSpec)
-            buffer = lease.take(slot.spec.nbytes)
-            frames[position] = array = self._provider.array(buffer, slot.spec)
+            try:
+                buffer = lease.take(slot.spec.nbytes)
+            except HeteroError as error:
+                raise error.at(operand=self._names[position]) from error.__cause__
+            section.frame_buffers[position] = buffer
+            section.frames[position] = array = self._provider.array(buffer, slot.spec)
             live.kill(index)
             live.define(index, Slot(Kind.BORROWED, slot.spec, index, False, array, slot.value), buffer)
-            live.references[index] += 1  # held until the section goes: the next iteration writes there
-        return frames
+            live.references[index] += 1  # held until the section goes: the next run writes there
 
     def fill(self, section: Section, inputs: Sequence[Any]) -> None:
         """Copy this iteration's inputs into the frames of `section`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import sys
 from collections import OrderedDict, deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -18,6 +19,8 @@ from hetero.program.program import NO_SLOT, Dispatch, Program
 from hetero.providers.base import Provider
 from hetero.runtime.analysis import analyse, escaping_from
 from hetero.runtime.builder import Builder
+from hetero.runtime.capture.captured import Captured
+from hetero.runtime.capture.graph_slots import GraphSlot
 from hetero.runtime.context import Context as Context
 from hetero.runtime.elements import arrived, deferred
 from hetero.runtime.frames import Frames, Iteration, escaping_outputs
@@ -85,9 +88,12 @@ class Runner:
         self.frames: Frames | None = None
         self._escaping = self.analysis.escaping
         self._outputs = frozenset(p.slot for p in program.outputs)
-        if iteration is not None and self.options.frame_bytes:
-            self._escaping = _escaping(program, iteration)
-            self.frames = Frames(program, self.provider, iteration, self._escaping, self.options.frame_bytes)
+        self._iterated = iteration is not None
+        limit_bytes = self.options.frame_bytes if self._iterated else self._stage_bytes()
+        if limit_bytes and (self._iterated or depth == 0):
+            iteration = iteration or Iteration({}, frozenset())
+            self._escaping = _escaping(program, iteration) if self._iterated else self.analysis.lent
+            self.frames = Frames(program, self.provider, iteration, self._escaping, limit_bytes)
         self._flows: dict[int, ControlFlow] = {}
         self._on_host: dict[int, bool] = {}
         self._types: dict[int, ValueType | None] = {
@@ -95,6 +101,12 @@ class Runner:
         }
         for instruction in program.instructions:
             self._types.update(zip(instruction.outputs, instruction.types, strict=True))
+
+    def _stage_bytes(self) -> int:
+        """The largest value that an outermost program copies; on a device, to which all are copied anyway, any."""
+        if not self.options.stage_bytes or self.provider.is_host:
+            return self.options.stage_bytes
+        return sys.maxsize
 
     # -- what sections ask for -----------------------------------------------------------------------------------
     def compile(self, at: int, provider: Provider, specs: Sequence[Spec]) -> Compiled:
@@ -281,14 +293,34 @@ class Runner:
         return following
 
     def _call(self, section: Section) -> None:
+        """Run a section that was built before: record it for this graph slot, then and later replay it."""
         self.statistics.sections_reused += 1
-        calls = iter(section.calls)
+        slot = self.context.graph_slot
+        captured = section.captured.get(slot.name) if slot is not None else None
+        if slot is not None and captured is None:
+            captured = section.captured[slot.name] = self._record(section, slot)
+        if slot is None or captured is None:
+            steps = section.calls
+        elif captured.tokens:
+            slot.replays += 1
+            steps = captured.steps
+        else:  # all seams
+            slot.eager_runs += 1
+            steps = section.calls
+        done = iter(steps)
         try:
-            deque(map(operator.call, calls), maxlen=0)  # a loop in C: a quarter faster than a for statement
+            deque(map(operator.call, done), maxlen=0)  # a loop in C: a quarter faster than a for statement
         except Exception as error:
-            at = section.nodes[len(section.calls) - operator.length_hint(calls) - 1]
-            ours = locate(error, self.program.instructions[at], self.provider)
+            at = len(steps) - operator.length_hint(done) - 1
+            if steps is not section.calls and captured is not None:
+                at = captured.firsts[at]
+            ours = locate(error, self.program.instructions[section.nodes[at]], self.provider)
             raise ours from ours.__cause__
+
+    def _record(self, section: Section, slot: GraphSlot) -> Captured:
+        return self.context.recorder.record(
+            slot, section.calls, section.nodes, section.seams, self.program.instructions
+        )
 
     def _build(
         self,
@@ -305,15 +337,18 @@ class Runner:
         try:
             if previous is not None:
                 builder.enter(previous, key)
-            elif inputs is not None:
+            else:
                 if self.frames is not None:
-                    builder.section.frames = self.frames.lay_out(live, lease)
-                self._load(builder.section, inputs)
+                    self.frames.lay_out(builder.section, live, lease)
+                if inputs is not None:
+                    self._load(builder.section, inputs)
             section = builder.build()
         except BaseException:
             lease.close()
             raise
         self.statistics.sections_built += 1
+        if self.context.graph_slot is not None:
+            self.context.graph_slot.eager_runs += 1
         self.statistics.peak_live_bytes = max(self.statistics.peak_live_bytes, lease.peak_bytes)
         return section
 
@@ -340,7 +375,7 @@ class Runner:
             table[slot] if slot != NO_SLOT else self._copied(value) if copied else value
             for slot, value, copied in last.results
         ]
-        if self.frames is not None:
+        if self.frames is not None and self._iterated:
             self.frames.lend(last)
         return outputs
 
@@ -359,7 +394,7 @@ class Runner:
             value = slot.array if slot.value is None else slot.value
             return NO_SLOT, value, slot.kind is Kind.KNOWN
         assert self.frames is not None, "results of a program that is not iterated have memory of their own"
-        copied = self.frames.clobbered(output, slot)
+        copied = not self._iterated or self.frames.clobbered(output, slot)
         if not copied and slot.array is not None:
             last.lent[id(slot.array)] = slot.array
         return NO_SLOT, slot.array, copied

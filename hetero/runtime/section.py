@@ -11,9 +11,11 @@ from typing import Any
 from hetero.errors import HeteroError
 from hetero.kernels.base import Call
 from hetero.program.program import Instruction
-from hetero.providers.base import Provider
+from hetero.providers.base import Buffer, Provider
 from hetero.providers.lookup import failure
 from hetero.runtime.arena import Lease
+from hetero.runtime.capture.captured import Captured
+from hetero.runtime.capture.reasons import SeamReason
 from hetero.runtime.slots import Liveness
 from hetero.types import ABSENT, Array, MapSpec, MapValue, SequenceSpec, SequenceValue, Spec, TensorSpec
 
@@ -23,11 +25,21 @@ Result = tuple[int, Any, bool]
 """A slot of the run's table, or NO_SLOT; then the value that is always there, and whether readers need a copy."""
 
 
+@dataclass(frozen=True, slots=True)
+class Record:
+    """How one instruction was bound: its calls [first, last) of the section, and the buffers it took, in order."""
+
+    first: int
+    last: int
+    buffers: tuple[Buffer, ...]
+
+
 @dataclass(slots=True, eq=False)
 class Section:
     """Bound calls for instructions [start, stop), the arena lease they live on, and what comes after.
 
-    `nodes[k]` is the instruction that calls[k] belongs to. `tail` runs instruction stop - 1 where its result depends on
+    `nodes[k]` is the instruction that calls[k] belongs to, `seams[k]` why that call cannot be recorded (None: it can).
+    `tail` runs instruction stop - 1 where its result depends on
     data, and returns the specs of its outputs: the key of the next section. None at the end of the program.
     """
 
@@ -37,10 +49,15 @@ class Section:
     stop: int = 0
     calls: list[Call] = field(default_factory=list)
     nodes: list[int] = field(default_factory=list)
+    seams: list[SeamReason | None] = field(default_factory=list)
+    records: list[Record] = field(default_factory=list)
+    captured: dict[str, Captured] = field(default_factory=dict)
+    """By graph slot."""
     tail: Tail | None = None
     next: OrderedDict[Key, Section] = field(default_factory=OrderedDict)
     frames: dict[int, Array] = field(default_factory=dict)
-    """Of the first section of a body that is iterated: input position -> the memory it is copied into."""
+    """Of the first section: input position -> the memory that the input is copied into."""
+    frame_buffers: dict[int, Buffer] = field(default_factory=dict)
     results: list[Result] | None = None
     """Of the last section, once it ran: where each output of the program is found."""
     lent: dict[int, Array] = field(default_factory=dict)
@@ -54,6 +71,9 @@ class Section:
             stack.extend(section.next.values())
             section.next.clear()
             section.calls.clear()
+            for captured in section.captured.values():
+                captured.discard()
+            section.captured.clear()
             section.lease.close()
 
 

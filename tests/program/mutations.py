@@ -164,7 +164,7 @@ def _of_instruction(draw: st.DrawFn, row: Instruction, n_slots: int) -> Instruct
         changed = replace(row, inputs=_set(draw, row.inputs, slot))
     elif kind == "inputs":
         changed = replace(row, inputs=_resized(draw, row.inputs, slot))
-    elif kind == "output":
+    elif kind == "output" and row.outputs:
         changed = replace(row, outputs=_set(draw, row.outputs, slot))
     elif kind == "outputs":
         outputs = _resized(draw, row.outputs, slot)

@@ -71,4 +71,5 @@ def rig_of(proto: onnx.ModelProto, provider: str | tuple[str, dict[str, Any]] = 
     weights: dict[str, HostArray] = {port.name: model.weights[port.name] for port in program.constants}
     host = instance if instance.is_host else resolve(["cpu"])[0]
     context = Context(instance, host, settings, KernelCache(settings.kernel_cache_size), weights)
+    context.drive("primary")
     return Rig(Runner(program, context), instance, program)

@@ -227,7 +227,8 @@ def test_an_error_names_node_op_and_device_and_leaves_the_runner_usable() -> Non
 def test_an_error_that_is_not_ours_becomes_the_cause_of_one_that_is(
     method: str, runs_before: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    r = rig(HEAD + "g (float[3] x) => (int64[1, k] i) { [clip] b = Relu(x) [look] i = NonZero(b) }")
+    text = HEAD + "g (float[3] x) => (int64[1, k] i) { [clip] b = Relu(x) [look] i = NonZero(b) }"
+    r = rig(text, stage_bytes=0)  # what reads the caller's own memory is bound in every run
     for _ in range(runs_before):
         r(f32(3))
     broken = ZeroDivisionError("of its own")
@@ -266,7 +267,7 @@ def test_steady_state_allocates_no_python_objects_per_node() -> None:
     finally:
         gc.enable()
     assert grown < 50
-    assert r.runner.statistics.volatile_steps == 2  # only what reads the caller's array and what leaves
+    assert r.runner.statistics.volatile_steps == 0  # what arrives and leaves is small enough to be copied
 
 
 STATIC = HEAD + (

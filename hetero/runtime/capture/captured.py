@@ -1,0 +1,40 @@
+"""A section as captured for one graph slot: graph launches and seams, as one list of calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from hetero.kernels.base import Call
+from hetero.providers.base import CaptureToken
+from hetero.runtime.capture.graph_slots import GraphSlot
+from hetero.runtime.capture.schedule import Piece
+
+
+@dataclass(slots=True, eq=False)
+class Captured:
+    """What a replay calls: `steps[k]` launches a segment or is a seam's call, of calls[firsts[k]] on.
+
+    Owns its graphs: `discard` frees them, once. Valid as long as the calls that were recorded are the section's.
+    """
+
+    slot: GraphSlot
+    pieces: tuple[Piece, ...]
+    free: Callable[[CaptureToken], None]
+    steps: list[Call] = field(default_factory=list)
+    firsts: list[int] = field(default_factory=list)
+    tokens: list[CaptureToken] = field(default_factory=list)
+
+    def replaced(self, at: int, call: Call) -> None:
+        """The seam at call number `at` is another call now. Raises: KeyError where that call is in a segment."""
+        where = {first: k for k, first in enumerate(self.firsts)}
+        self.steps[where[at]] = call
+
+    def discard(self) -> None:
+        """Free the graphs. A second call does nothing."""
+        tokens, self.tokens = self.tokens, []
+        for token in tokens:
+            self.free(token)
+        if self.steps:
+            self.slot.retired += 1
+        self.steps.clear()
