@@ -33,6 +33,10 @@ class RuntimeOptions:
     stage_bytes: int = 64 << 10
     """Largest input or result of a program on the host that is copied in or out, so that calls keep their addresses and
     are recorded; larger ones are handed on as they are. 0: none, on devices neither."""
+    decode_memo: bool = True
+    """Where extents grow from step to step, bind anew only what depends on them."""
+    verify_decode_memo: bool = False
+    """Check every such step's shapes against those of a program bound from scratch (slow; for tests)."""
     max_specializations: int = 16
     """Input signatures (shapes, dtypes) that a program keeps bound; the least recently used is dropped."""
     frame_bytes: int = 16 << 10

@@ -11,6 +11,11 @@ _SLACK = 4
 """A free buffer serves a request of at least 1/4 of its size; a larger one is kept for larger requests."""
 
 
+def roomy(nbytes: int) -> int:
+    """What to ask for where a value of `nbytes` grows from step to step: room for half as much again."""
+    return nbytes + nbytes // 2 + 256
+
+
 class Arena:
     """All buffers of one nesting level of one child.
 

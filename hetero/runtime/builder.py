@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -10,23 +10,36 @@ from hetero.kernels.base import Call, Compiled, KernelDef
 from hetero.kernels.quiet import bare
 from hetero.program.program import NO_SLOT, Dispatch, Instruction
 from hetero.providers.base import Buffer, Provider
-from hetero.runtime.arena import Lease
+from hetero.runtime.analysis import keeps_handles
+from hetero.runtime.arena import Lease, roomy
 from hetero.runtime.capture.reasons import SeamReason
 from hetero.runtime.folding import Results, fold
 from hetero.runtime.operands import UINT8, Gather, gatherer, make_contiguous, run_once
 from hetero.runtime.section import Key, Record, Section, Tail, located
 from hetero.runtime.slots import NOTHING, Kind, Liveness, Slot
 from hetero.runtime.tails import Publish, control_tail, dynamic_tail, late_tail, publisher
-from hetero.types import ABSENT, Array, TensorSpec
+from hetero.types import ABSENT, Array, Spec, TensorSpec
 
 if TYPE_CHECKING:
     from hetero.runtime.runner import Runner
 
 
 class Builder:
-    """Builds one section. With `call`, each call is made once as soon as it is bound: building is the first run."""
+    """Builds one section. With `call`, each call is made once as soon as it is bound: building is the first run.
 
-    def __init__(self, runner: Runner, start: int, live: Liveness, lease: Lease, *, call: bool) -> None:
+    `before`: the slots of the step before, where shapes grow from step to step: what differs gets room to grow.
+    """
+
+    def __init__(
+        self,
+        runner: Runner,
+        start: int,
+        live: Liveness,
+        lease: Lease,
+        *,
+        call: bool,
+        before: Mapping[int, Slot] | None = None,
+    ) -> None:
         self.runner = runner
         self.provider: Provider = runner.provider
         self.table = runner.table.values
@@ -35,7 +48,9 @@ class Builder:
         self.section = Section(start, lease, live)
         self.at = start
         self._call = call
+        self._before = before
         self._taken: list[Buffer] = []
+        self._in_place: list[tuple[int, int]] = []
 
     def build(self) -> Section:
         """Bind from `start` to the end of the program or the first data-dependent instruction (its `tail` is set, but
@@ -44,10 +59,11 @@ class Builder:
         section = self.section
         while self.at < len(instructions):
             instruction = instructions[self.at]
-            first, self._taken = len(section.calls), []
+            first, self._taken, self._in_place = len(section.calls), [], []
             with located(instruction, self.provider):
                 section.tail = self._instruction(instruction, self.runner.analysis.kernels[self.at])
-            section.records.append(Record(first, len(section.calls), tuple(self._taken)))
+            record = Record(first, len(section.calls), tuple(self._taken), tuple(self._in_place))
+            section.records.append(record)
             self.at += 1
             if section.tail is not None:
                 break
@@ -61,6 +77,7 @@ class Builder:
         operands = [NOTHING if s == NO_SLOT else slots[s] for s in instruction.inputs]
         if instruction.dispatch is Dispatch.CONTROL:
             ends = self._ends(instruction, operands)  # uploads constants, which the bodies then share
+            self.section.tail_reason = SeamReason.HOST_CONTROL_FLOW
             return control_tail(self.runner.control_flow(self.at, operands), *ends)
         folded = fold(self.runner, self.at, definition, operands)
         if folded is not None:
@@ -76,9 +93,12 @@ class Builder:
         specs = [o.known_spec() for o in operands]
         if missing or on_host:
             ends = self._ends(instruction, operands)
+            self.section.tail_reason = SeamReason.UNKNOWN_OPERAND
             return late_tail(self.runner, self.at, specs, missing, *ends, on_host=on_host)
         compiled = self.runner.compile(self.at, self.provider, specs)
         if compiled.run is not None:
+            handles = compiled.reads is not None or keeps_handles(instruction)
+            self.section.tail_reason = SeamReason.SEQUENCE if handles else SeamReason.DATA_DEPENDENT_SHAPE
             return dynamic_tail(self.provider, compiled, *self._ends(instruction, operands))
         if compiled.view is not None and self._view(instruction, operands, compiled):
             return None
@@ -107,11 +127,11 @@ class Builder:
             if index == NO_SLOT:
                 continue
             if value is None:  # an empty optional
-                self.live.define(index, Slot(Kind.NOTHING, ABSENT, index, False))
+                self._define(index, Slot(Kind.NOTHING, ABSENT, index, False))
                 continue
             spec = TensorSpec(value.dtype, value.shape)
             array = value if self.provider.is_host else None
-            self.live.define(index, Slot(kind, spec, index, False, array, value))
+            self._define(index, Slot(kind, spec, index, False, array, value))
 
     # -- operands ------------------------------------------------------------------------------------------------
     def _array(self, operand: Slot) -> Array | None:
@@ -151,7 +171,7 @@ class Builder:
                 continue
             kind = base.kind if constant else Kind.VIEW
             value = view if constant and self.provider.is_host else None
-            self.live.define(index, Slot(kind, spec, base.owner, False, view, value))
+            self._define(index, Slot(kind, spec, base.owner, False, view, value))
         self.runner.statistics.views += 1
         return True
 
@@ -176,7 +196,7 @@ class Builder:
 
         self._step(step, SeamReason.CALLERS_MEMORY)
         for _, s, spec in places:
-            self.live.define(s, Slot(Kind.VIEW, spec, operands[0].owner, True))
+            self._define(s, Slot(Kind.VIEW, spec, operands[0].owner, True))
         self.runner.statistics.views += 1
 
     # -- kernels with known specs --------------------------------------------------------------------------------
@@ -187,7 +207,8 @@ class Builder:
         ]
         volatile = any(o.volatile for o in operands) or any(escapes)
         scratch: list[Buffer] = []
-        workspace = self._scratch(compiled.workspace_bytes, scratch)
+        grows = any(map(self._grows, instruction.inputs, [o.spec for o in operands]))
+        workspace = self._scratch(compiled.workspace_bytes, scratch, grows)
         outputs: list[Array | None] = []
         fresh: list[tuple[int, int, TensorSpec]] = []
         taken: list[tuple[int, Slot, Buffer | None]] = []
@@ -201,7 +222,7 @@ class Builder:
             else:
                 buffer = self._overwritten(instruction, operands, compiled, k, spec)
                 if buffer is None:
-                    buffer = self._take(spec.nbytes)
+                    buffer = self._take(spec.nbytes, grows=self._grows(index, spec))
                 array = self.provider.array(buffer, spec)
                 outputs.append(array)
                 taken.append((index, Slot(Kind.OWNED, spec, index, False, array), buffer))
@@ -209,23 +230,33 @@ class Builder:
             self._volatile_call(instruction, operands, compiled, outputs, fresh, workspace)
         else:
             inputs = [self._array(o) for o in operands]
-            self._lay_out(operands, inputs, compiled, scratch)
+            self._lay_out(operands, inputs, compiled, scratch, grows)
             seam = None if compiled.capture is None else SeamReason.KERNEL_OPTS_OUT
             self._step(bare(self.provider.bind(compiled, inputs, outputs, workspace)), seam)
         for buffer in scratch:
             self.lease.release(buffer)
         for index, slot, owned in taken:
-            self.live.define(index, slot, owned)
+            self._define(index, slot, owned)
 
-    def _take(self, nbytes: int) -> Buffer:
-        buffer = self.lease.take(nbytes)
+    def _define(self, index: int, slot: Slot, buffer: Buffer | None = None) -> None:
+        self.live.define(index, slot, buffer)
+
+    def _take(self, nbytes: int, *, grows: bool = False) -> Buffer:
+        buffer = self.lease.take(roomy(nbytes) if grows else nbytes)
         self._taken.append(buffer)
         return buffer
 
-    def _scratch(self, nbytes: int, scratch: list[Buffer]) -> Array | None:
+    def _grows(self, index: int, spec: Spec | None) -> bool:
+        """Whether slot `index` was of another spec in the step before."""
+        if self._before is None or index == NO_SLOT:
+            return False
+        old = self._before.get(index)
+        return old is not None and old.spec != spec
+
+    def _scratch(self, nbytes: int, scratch: list[Buffer], grows: bool) -> Array | None:
         if not nbytes:
             return None
-        buffer = self._take(nbytes)
+        buffer = self._take(nbytes, grows=grows)
         scratch.append(buffer)
         return self.provider.array(buffer, TensorSpec(UINT8, (nbytes,)))
 
@@ -256,12 +287,18 @@ class Builder:
                 continue
             del self.live.buffers[index]  # the output holds it now
             self._taken.append(buffer)
+            self._in_place.append((k, o))
             self.runner.statistics.in_place += 1
             return buffer
         return None
 
     def _lay_out(
-        self, operands: Sequence[Slot], inputs: list[Array | None], compiled: Compiled, scratch: list[Buffer]
+        self,
+        operands: Sequence[Slot],
+        inputs: list[Array | None],
+        compiled: Compiled,
+        scratch: list[Buffer],
+        grows: bool,
     ) -> None:
         for k in compiled.contiguous:
             array = inputs[k] if k < len(inputs) else None
@@ -273,7 +310,7 @@ class Builder:
                 self.provider.copy(array, inputs[k])()
                 operands[k].array = inputs[k]
             else:
-                buffer = self._take(spec.nbytes)
+                buffer = self._take(spec.nbytes, grows=grows)
                 scratch.append(buffer)
                 inputs[k] = self.provider.array(buffer, spec)
                 self._step(self.provider.copy(array, inputs[k]))
@@ -313,5 +350,5 @@ class Builder:
             if index == NO_SLOT:
                 continue
             kind = Kind.OWNED if isinstance(spec, TensorSpec) else Kind.SEQUENCE
-            self.live.define(index, Slot(kind if spec != ABSENT else Kind.NOTHING, spec, index, True))
+            self._define(index, Slot(kind if spec != ABSENT else Kind.NOTHING, spec, index, True))
         self._bury(at)

@@ -35,6 +35,14 @@ class Statistics:
     bodies_built: int = 0
     if_memo_hits: int = 0
     """Runs of an If that were answered with the results of the run before."""
+    memo_primed: int = 0
+    """Sections built with room to grow, after two steps in a row that grew alike."""
+    memo_replayed: int = 0
+    """Steps of other shapes that bound anew only what depends on them."""
+    memo_rebuilt: int = 0
+    """Steps that had outgrown that room, or changed something else, and were built as a whole."""
+    memo_ineligible: int = 0
+    """Steps whose inputs differ from those before in more than extents."""
     scans_inlined: int = 0
     """Runs of a Scan of one iteration without slicing and stacking."""
 

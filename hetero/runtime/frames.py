@@ -17,7 +17,7 @@ import numpy as np
 from hetero.errors import HeteroError
 from hetero.program.program import NO_SLOT, Program
 from hetero.providers.base import Provider
-from hetero.runtime.arena import Lease
+from hetero.runtime.arena import Lease, roomy
 from hetero.runtime.operands import contiguous_copy
 from hetero.runtime.section import Section
 from hetero.runtime.slots import Kind, Liveness, Slot
@@ -65,15 +65,21 @@ class Frames:
         """Whether a value of `spec` is small enough."""
         return isinstance(spec, TensorSpec) and spec.nbytes <= self.limit_bytes and spec.dtype != STRING
 
-    def lay_out(self, section: Section, live: Liveness, lease: Lease) -> None:
-        """Give `section` frames for the inputs that `live` starts with, for as long as `lease` lasts."""
+    def lay_out(
+        self, section: Section, live: Liveness, lease: Lease, before: Mapping[int, Slot] | None = None
+    ) -> None:
+        """Give `section` frames for the inputs that `live` starts with, for as long as `lease` lasts.
+
+        Those that were of another spec `before` get room to grow.
+        """
         for position, index in enumerate(self._slots):
             slot = live.slots[index]
             if slot.kind is not Kind.BORROWED or index in self._escaping or not self.fits(slot.spec):
                 continue
             assert isinstance(slot.spec, TensorSpec)
             try:
-                buffer = lease.take(slot.spec.nbytes)
+                grows = before is not None and before[index].spec != slot.spec
+                buffer = lease.take(roomy(slot.spec.nbytes) if grows else slot.spec.nbytes)
             except HeteroError as error:
                 raise error.at(operand=self._names[position]) from error.__cause__
             section.frame_buffers[position] = buffer

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hetero.errors import HeteroError
+from hetero.errors import HeteroError, ProgramError
 from hetero.kernels.base import Compiled
 from hetero.kernels.limits import check_declared
 from hetero.program.program import NO_SLOT, Dispatch, Program
@@ -22,6 +22,7 @@ from hetero.runtime.builder import Builder
 from hetero.runtime.capture.captured import Captured
 from hetero.runtime.capture.graph_slots import GraphSlot
 from hetero.runtime.context import Context as Context
+from hetero.runtime.decode_memo import STEADY_STEPS, Drive, Regrowth
 from hetero.runtime.elements import arrived, deferred
 from hetero.runtime.frames import Frames, Iteration, escaping_outputs
 from hetero.runtime.operands import contiguous_copy
@@ -84,7 +85,7 @@ class Runner:
         self._moving = tuple(k for k in range(len(program.inputs)) if k not in self._fixed)
         self._value_inputs = tuple(k for k in self.analysis.value_inputs if k not in self._fixed)
         self._value_misses = 0
-        self._last: tuple[Signature, Section] | None = None
+        self._drives: dict[str, Drive] = {}
         self.frames: Frames | None = None
         self._escaping = self.analysis.escaping
         self._outputs = frozenset(p.slot for p in program.outputs)
@@ -192,8 +193,10 @@ class Runner:
 
     def _start(self, inputs: Sequence[Any]) -> Section:
         """Run the first section: the last one again where the specs still hold, else another, or a new one."""
-        if self._last is not None and not self._value_inputs and self._holds(self._last[0][0], inputs):
-            section = self._last[1]
+        drive = self._drive()
+        last = drive.last
+        if last is not None and not self._value_inputs and self._holds(last[0][0], inputs):
+            section = last[1]
         else:
             if self.frames is not None:
                 inputs = self.frames.detached(inputs)
@@ -201,13 +204,61 @@ class Runner:
             key = self._signature(inputs)
             found = self._roots.get(key)
             if found is None:
-                return self._first(key, inputs)
+                found = self._regrown(drive, key, inputs)
+                if found is None:
+                    return self._first(drive, key, inputs)
             self._roots.move_to_end(key)
-            self._last = key, found
+            drive.last = key, found
             section = found
         self._load(section, inputs)
         self._call(section)
         return section
+
+    def _drive(self) -> Drive:
+        """What this run's graph slot did with this program before."""
+        slot = self.context.graph_slot
+        name = "" if slot is None else slot.name
+        drive = self._drives.get(name)
+        if drive is None:
+            drive = self._drives[name] = Drive()
+        return drive
+
+    def _regrown(self, drive: Drive, key: Signature, inputs: Sequence[Any]) -> Section | None:
+        """The last section, taken over to extents that have grown; None where it has to be built."""
+        if drive.last is None or self.depth:  # bodies keep every one of a few signatures
+            return None
+        if not drive.missed(key):
+            self.statistics.memo_ineligible += 1
+            return None
+        if drive.steady <= STEADY_STEPS or drive.off or not self.options.decode_memo:
+            return None
+        old, section = drive.last
+        regrowth = Regrowth(self, section)
+        if not regrowth.to(self._entry_of(key, inputs)):
+            drive.off = regrowth.mostly
+            self.statistics.memo_rebuilt += 1
+            return None
+        self.statistics.memo_replayed += 1
+        del self._roots[old]
+        self._roots[key] = section
+        if self.options.verify_decode_memo:
+            self._verify(section, key, inputs)
+        return section
+
+    def _verify(self, section: Section, key: Signature, inputs: Sequence[Any]) -> None:
+        """Raises: ProgramError where a program bound from scratch has other shapes."""
+        scratch = self._build(0, self._entry_of(key, inputs), None, ())
+        try:
+            fresh = scratch.exit.every
+            for index, slot in section.exit.every.items():
+                if index in fresh and slot.known_spec() != fresh[index].known_spec():
+                    raise ProgramError(
+                        f"slot {index} of {self.program.name} was taken over as {slot.known_spec()}, "
+                        f"but is {fresh[index].known_spec()}",
+                        device=self.provider.name,
+                    )
+        finally:
+            scratch.close()
 
     def _load(self, section: Section, inputs: Sequence[Any]) -> None:
         """Put the inputs where the section's calls look for them."""
@@ -248,18 +299,25 @@ class Runner:
         values = tuple([inputs[k].tobytes() if _is_small(inputs[k]) else None for k in self._value_inputs])
         return specs, values
 
-    def _first(self, key: Signature, inputs: Sequence[Any]) -> Section:
+    def _first(self, drive: Drive, key: Signature, inputs: Sequence[Any]) -> Section:
         """Build the first section for these inputs, and run it."""
+        if self._value_inputs and any(known[0] == key[0] for known in self._roots):
+            self._value_misses += 1  # shapes that are known, with values that are not
+        growing = drive.last is not None and drive.steady >= STEADY_STEPS and self.options.decode_memo
+        before = drive.last[1].exit.every if growing and drive.last is not None else None
+        self.statistics.memo_primed += before is not None
+        section = self._build(0, self._entry_of(key, inputs), None, (), inputs, before)
+        self._keep(self._roots, key, section)
+        drive.last = key, section
+        return section
+
+    def _entry_of(self, key: Signature, inputs: Sequence[Any]) -> Liveness:
+        """`_entry` for these inputs, with the values that decide shapes."""
         live = self._entry(key[0])
         for k in self._value_inputs:
             if _is_small(inputs[k]):
                 live.slots[self.program.inputs[k].slot].value = inputs[k].copy()
-        if self._value_inputs and any(known[0] == key[0] for known in self._roots):
-            self._value_misses += 1  # shapes that are known, with values that are not
-        section = self._build(0, live, None, (), inputs)
-        self._keep(self._roots, key, section)
-        self._last = key, section
-        return section
+        return live
 
     def _entry(self, specs: Sequence[Spec]) -> Liveness:
         """What is live when the program starts: constants, and inputs of these specs."""
@@ -329,17 +387,19 @@ class Runner:
         previous: Section | None,
         key: Key,
         inputs: Sequence[Any] | None = None,
+        before: Mapping[int, Slot] | None = None,
     ) -> Section:
         """Build the section from instruction `start` on, and run it; the first one without `inputs` is not run."""
         arena = self.context.arena(self.depth)
         lease = arena.lease(live.buffers.values(), reuse=self.options.reuse_buffers)
-        builder = Builder(self, start, live, lease, call=previous is not None or inputs is not None)
+        call = previous is not None or inputs is not None
+        builder = Builder(self, start, live, lease, call=call, before=before)
         try:
             if previous is not None:
                 builder.enter(previous, key)
             else:
                 if self.frames is not None:
-                    self.frames.lay_out(builder.section, live, lease)
+                    self.frames.lay_out(builder.section, live, lease, before)
                 if inputs is not None:
                     self._load(builder.section, inputs)
             section = builder.build()
@@ -355,7 +415,11 @@ class Runner:
     def _keep(self, cache: OrderedDict[Any, Section], key: Any, section: Section) -> None:
         cache[key] = section
         if len(cache) > self._limit:
-            cache.popitem(last=False)[1].close()  # never the one that `_last` names: it was used last
+            evicted = cache.popitem(last=False)[1]  # never the one that was used last
+            for drive in self._drives.values():
+                if drive.last is not None and drive.last[1] is evicted:
+                    drive.last = None
+            evicted.close()
             self.statistics.sections_evicted += 1
 
     def _watch_values(self) -> None:
@@ -403,7 +467,7 @@ class Runner:
         return value.copy() if isinstance(value, np.ndarray) else contiguous_copy(self.provider, value)
 
     def _drop_sections(self) -> None:
-        self._last = None
+        self._drives.clear()
         for section in self._roots.values():
             section.close()
         self._roots.clear()

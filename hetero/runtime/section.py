@@ -27,11 +27,15 @@ Result = tuple[int, Any, bool]
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """How one instruction was bound: its calls [first, last) of the section, and the buffers it took, in order."""
+    """How one instruction was bound: its calls [first, last) of the section, and the buffers it took, in order.
+
+    `in_place`: (input, output) pairs where the output lies in the input's memory.
+    """
 
     first: int
     last: int
     buffers: tuple[Buffer, ...]
+    in_place: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(slots=True, eq=False)
@@ -54,6 +58,7 @@ class Section:
     captured: dict[str, Captured] = field(default_factory=dict)
     """By graph slot."""
     tail: Tail | None = None
+    tail_reason: SeamReason | None = None
     next: OrderedDict[Key, Section] = field(default_factory=OrderedDict)
     frames: dict[int, Array] = field(default_factory=dict)
     """Of the first section: input position -> the memory that the input is copied into."""

@@ -56,11 +56,14 @@ NOTHING = Slot(Kind.NOTHING, ABSENT, -1, False)
 class Liveness:
     """Which slots are live at one point of a program, and which buffers they hold.
 
+    `every`: all slots that were ever defined on the way here, dead ones included.
+
     Invariant: a buffer in `buffers` is held by at least one live slot that owns or views it, counted in `references`.
     """
 
     def __init__(self) -> None:
         self.slots: dict[int, Slot] = {}
+        self.every: dict[int, Slot] = {}
         self.buffers: dict[int, Buffer] = {}
         self.references: dict[int, int] = {}
 
@@ -68,13 +71,14 @@ class Liveness:
         """A snapshot that shares the slots (they are not changed once set, but for a late `array`)."""
         other = Liveness()
         other.slots = dict(self.slots)
+        other.every = dict(self.every)
         other.buffers = dict(self.buffers)
         other.references = dict(self.references)
         return other
 
     def define(self, index: int, slot: Slot, buffer: Buffer | None = None) -> None:
         """Slot `index` now holds `slot`, in `buffer` where it is an arena's."""
-        self.slots[index] = slot
+        self.slots[index] = self.every[index] = slot
         if buffer is not None:
             self.buffers[index] = buffer
         self.references[slot.owner] = self.references.get(slot.owner, 0) + 1
