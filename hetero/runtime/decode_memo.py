@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from hetero.runtime.runner import Runner, Signature
 
 Growth = tuple[tuple[int, int, int], ...]
-"""(position among the moving inputs, axis, by how much) of each extent that changed."""
+"""(position among the moving inputs, axis, by how much) of each extent that changed; and (-1, position among those
+whose values decide shapes, by how much) of each such value."""
 MOSTLY = 0.6
 """Share of a section's instructions from which so much depends on what grew that the section is left as it is."""
 STEADY_STEPS = 2
@@ -43,7 +44,7 @@ class Drive:
     """Whether most instructions depended on what grew: taking a section over costs no less than building one."""
 
     def missed(self, key: Signature) -> bool:
-        """Shapes were not met before. Returns whether they differ from the last ones in extents alone."""
+        """Shapes were not met before. Returns whether they differ from the last ones in extents (and values) alone."""
         growth = None if self.last is None else growth_of(self.last[0], key)
         if not growth:
             self.growth, self.steady = (), 0
@@ -58,8 +59,8 @@ class Drive:
 
 
 def growth_of(old: Signature, new: Signature) -> Growth | None:
-    """The extents that differ; None where dtypes, ranks, values or anything else does."""
-    if old[1] != new[1] or len(old[0]) != len(new[0]):
+    """The extents and values that differ; None where dtypes, ranks or anything else does."""
+    if len(old[0]) != len(new[0]) or len(old[1]) != len(new[1]):
         return None
     growth: list[tuple[int, int, int]] = []
     for k, (a, b) in enumerate(zip(old[0], new[0], strict=True)):
@@ -72,6 +73,11 @@ def growth_of(old: Signature, new: Signature) -> Growth | None:
         growth += [
             (k, axis, n - m) for axis, (m, n) in enumerate(zip(a.shape, b.shape, strict=True)) if m != n
         ]
+    for k, (x, y) in enumerate(zip(old[1], new[1], strict=True)):
+        if x != y:
+            if x is None or y is None or len(x) != len(y):
+                return None
+            growth.append((-1, k, int.from_bytes(y, "little") - int.from_bytes(x, "little")))
     return tuple(growth)
 
 
@@ -136,7 +142,7 @@ class Regrowth(Builder):
             slot = entry.slots[port.slot]
             buffer = self._old.frame_buffers.get(position)
             old = self.live.every[port.slot]
-            if slot.spec == old.spec and (slot.array is None or slot.array is old.array):
+            if _as_before(old, slot):
                 continue
             if buffer is not None:
                 if frames is None or not frames.fits(slot.spec) or not isinstance(slot.spec, TensorSpec):
@@ -208,6 +214,14 @@ class Regrowth(Builder):
 
 def _fills(given: Spec, made: TensorSpec, allowed: bool) -> bool:
     return allowed and isinstance(given, TensorSpec) and given.nbytes == made.nbytes
+
+
+def _as_before(old: Slot, new: Slot) -> bool:
+    """Whether an input has the spec, the value and (where it is bound) the memory that it had."""
+    if old.spec != new.spec or (new.array is not None and new.array is not old.array):
+        return False
+    a, b = old.value, new.value
+    return a is b or (a is not None and b is not None and a.tobytes() == b.tobytes())
 
 
 def _same(old: Slot, new: Slot) -> bool:

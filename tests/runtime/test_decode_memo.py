@@ -120,3 +120,18 @@ def test_no_trace_of_lengths_ever_meets_a_wrong_shape(
         for _ in range(n if what == "grow" else 1):
             t += 1
             assert same(r(*feeds(t, h=h)), fresh(t, provider, h=h))
+
+
+def test_values_that_decide_shapes_may_grow_as_extents_do() -> None:
+    body = " ".join(f"a{k + 1} = Abs(a{k})" for k in range(8))
+    text = HEAD + (
+        f"g (float[64] x, int64[1] n) => (float[m] y, float[64] z) {{ a0 = Neg(x) {body} z = Identity(a8)"
+        " zero = Constant<value_ints=[0]>() s = Slice(a8, zero, n) y = Sqrt(s) }"
+    )
+    r = rig(text, verify_decode_memo=True)
+    x = np.linspace(-1, 1, 64, dtype=np.float32)
+    for n in range(1, 40):
+        y, z = r(x, np.array([n]))
+        assert np.array_equal(y, np.sqrt(np.abs(x[:n])))
+        assert np.array_equal(z, np.abs(x))
+    assert r.runner.statistics.memo_replayed > 25
