@@ -19,6 +19,7 @@ from hetero.planner.plan import Plan
 from hetero.providers.registry import create
 from hetero.runtime.assignment import assignment
 from hetero.runtime.child import ChildExecutor
+from hetero.runtime.state import StateChange, StateSpec
 from hetero.trace import Span
 from hetero.types import HostArray
 
@@ -113,6 +114,14 @@ class ChildActor:
         """Forget a step that failed, here or elsewhere."""
         self._failed.pop(step, None)
         self._ready().drop(step)
+
+    def bind_state(self, specs: Sequence[StateSpec], withheld: Sequence[tuple[int, str]]) -> None:
+        """Keep these values between steps."""
+        self._ready().bind_state(specs, withheld)
+
+    def change_state(self, change: StateChange) -> dict[str, HostArray]:
+        """Apply `change` to the states; copies of their values where it asks for them."""
+        return self._ready().change_state(change)
 
     def take_spans(self) -> list[Span]:
         """The spans recorded since the last call."""

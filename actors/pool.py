@@ -31,6 +31,7 @@ from hetero.planner.plan import Plan
 from hetero.providers.base import ProviderConfig
 from hetero.runtime.child import Value, value_bytes
 from hetero.runtime.children import Children, ParcelRef
+from hetero.runtime.state import StateChange, StateSpec
 from hetero.trace import Span
 from hetero.types import HostArray
 
@@ -287,6 +288,21 @@ class RayChildren(Children):
         for member in tuple(self._held.members.values()):  # a close may empty it meanwhile
             if not member.ended():
                 member.actor.drop.remote(step)
+
+    def bind_state(self, child: int, specs: Sequence[StateSpec], withheld: Sequence[tuple[int, str]]) -> None:
+        self._ask(child, "bind_state", specs, withheld)
+
+    def change_state(self, child: int, change: StateChange) -> dict[str, HostArray]:
+        changed: dict[str, HostArray] = self._ask(child, "change_state", change)
+        return {name: array.copy() for name, array in changed.items()}  # not the object store's
+
+    def _ask(self, child: int, method: str, *arguments: Any) -> Any:
+        """Call a child between steps, and wait. Raises: what the child raised, ChildDiedError."""
+        self._check()
+        try:
+            return ray.get(getattr(self._held.members[child].actor, method).remote(*arguments))
+        except rex.RayError as error:
+            raise self._failure(error)  # noqa: B904 - `translated` has set the cause
 
     # -- health --------------------------------------------------------------------------------------------------
     def alive(self) -> dict[str, bool]:

@@ -119,6 +119,10 @@ class KernelError(HeteroError):
     """A kernel failed on its operands (index out of range, shape mismatch, overflow…)."""
 
 
+class StateError(HeteroError):
+    """A value bound as state does not fit its buffer, or the executor has no such state."""
+
+
 class MemoryLimitError(HeteroError, MemoryError):
     """A provider's memory limit, or the bound on one value's declared size, would be passed."""
 

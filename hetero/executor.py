@@ -17,7 +17,8 @@ from typing import Any, Literal
 import onnx
 import onnx_ir as ir
 
-from hetero.errors import ClosedError, HeteroError, InputError, OptionError
+from hetero.bound_state import BoundState
+from hetero.errors import ClosedError, HeteroError, InputError, OptionError, StateError
 from hetero.extensions.registry import home_modules, load_modules
 from hetero.feeds import Feeds
 from hetero.model import Model, load_model
@@ -113,6 +114,8 @@ class HeterogeneousExecutor:
         self._counters = {"steps": 0, "failed_steps": 0}
         self._counting = threading.Lock()
         self._spans: list[Span] = []
+        self._state: BoundState | None = None
+        self._turns = threading.Lock()
         self._closing = self._closed = False
         self._pool: ThreadPoolExecutor | None = None
         self._inline = children == "inline"
@@ -151,7 +154,11 @@ class HeterogeneousExecutor:
         Raises: InputError, GuardError before anything runs; KernelError and its kin with node and device;
         ChildDiedError, StepTimeoutError; ClosedError. A step that failed leaves no partial results.
         """
-        names, values = self._accept(feeds, output_names)
+        names = self._names(output_names)
+        if self._state is not None:
+            with self._slots:
+                return self._stateful(feeds, names, graph_slot)
+        values = self._feeds.check(feeds)
         with self._slots:
             return self._step(next(self._steps), values, names, graph_slot)
 
@@ -163,14 +170,18 @@ class HeterogeneousExecutor:
     ) -> Future[dict[str, Any]]:
         """Start a step and return at once; waits while options.max_in_flight steps are under way.
 
-        The feeds are read until the future is done: do not change them before. Bad feeds raise here; what happens in
-        the step raises from the future's result().
+        The feeds are read until the future is done: do not change them before. Bad feeds raise here (with bound state,
+        whose steps take turns, from the future); what happens in the step raises from the future's result().
         """
-        names, values = self._accept(feeds, output_names)
+        names = self._names(output_names)
+        values = None if self._state is not None else self._feeds.check(feeds)
         self._slots.acquire()
         try:
             with self._counting:  # a close meanwhile would refuse it with an error of the pool's own
-                future = self._workers().submit(self._step, next(self._steps), values, names, graph_slot)
+                if values is None:
+                    future = self._workers().submit(self._stateful, feeds, names, graph_slot)
+                else:
+                    future = self._workers().submit(self._step, next(self._steps), values, names, graph_slot)
         except BaseException:
             self._slots.release()
             raise
@@ -211,22 +222,31 @@ class HeterogeneousExecutor:
                 if not future.cancelled():
                     future.exception()
 
-    def _accept(
-        self, feeds: Mapping[str, Any], output_names: Sequence[str] | None
-    ) -> tuple[Sequence[str], dict[str, Any]]:
+    def _names(self, output_names: Sequence[str] | None) -> Sequence[str]:
+        """The outputs to return: all but those that are bound as state, or these. Raises: InputError."""
         self._check_open()
+        kept = frozenset() if self._state is None else self._state.outputs
         if output_names is None:
-            names: Sequence[str] = self._routes.output_names
-        else:
-            if isinstance(output_names, str) or not isinstance(output_names, Iterable):
-                raise InputError(f"output_names must be a list of names, not {output_names!r}")
-            names = list(output_names)
-            unknown = [n for n in names if n not in self._routes.output_names]
-            if unknown:
-                raise InputError(
-                    f"unknown outputs {unknown}; the model's are {list(self._routes.output_names)}"
-                )
-        return names, self._feeds.check(feeds)
+            return [n for n in self._routes.output_names if n not in kept]
+        if isinstance(output_names, str) or not isinstance(output_names, Iterable):
+            raise InputError(f"output_names must be a list of names, not {output_names!r}")
+        names = list(output_names)
+        unknown = [n for n in names if n not in self._routes.output_names]
+        if unknown:
+            raise InputError(f"unknown outputs {unknown}; the model's are {list(self._routes.output_names)}")
+        if not kept.isdisjoint(names):
+            raise InputError(f"{sorted(kept & set(names))} are bound as state; read_state returns them")
+        return names
+
+    def _stateful(self, feeds: Mapping[str, Any], names: Sequence[str], graph_slot: str) -> dict[str, Any]:
+        """A step over bound state. They take turns, each on what the one before has left."""
+        assert self._state is not None, "called with bound state only"
+        with self._turns:
+            values = self._feeds.check(self._state.feeds(feeds))
+            self._state.resident(values)
+            outputs = self._step(next(self._steps), values, [*names, *self._state.outputs], graph_slot)
+            self._state.took(outputs)
+            return {name: outputs[name] for name in names}
 
     def _step(
         self, step: int, values: dict[str, Any], names: Sequence[str], graph_slot: str
@@ -266,13 +286,69 @@ class HeterogeneousExecutor:
         if self._closing:
             raise ClosedError("this executor is closed")
         if self._pool is None:
-            workers = 1 if self._inline else self.options.max_in_flight
+            workers = 1 if self._inline or self._state is not None else self.options.max_in_flight
             self._pool = ThreadPoolExecutor(workers, thread_name_prefix="hetero-step")
         return self._pool
 
     def _count(self, counter: str) -> None:
         with self._counting:
             self._counters[counter] += 1
+
+    # -- state ---------------------------------------------------------------------------------------------------
+    def bind_state(self, pairs: Mapping[str, str], *, capacity: int | None = None) -> None:
+        """From the next step on, keep values between steps: input name -> the output that is its next value.
+
+        The inputs need no feed any more and the outputs are not returned. Where an output is its input and further rows
+        (`present.0.key` of `past_key_values.0.key`), the rows are written behind the others in a buffer that stays on
+        the child; nothing is copied. The state starts empty, or with zeros where it does not grow.
+
+        Args:
+            capacity: rows that fit; a step beyond it raises StateError. None: buffers double when they are full.
+
+        Call it before any step was submitted, or again with {} to unbind. Steps with bound state take turns.
+        Raises: StateError for names that the model does not have and types that do not go together; OptionError.
+        """
+        self._check_open()
+        if capacity is not None and capacity < 1:
+            raise OptionError(f"capacity must be at least 1, not {capacity}", operand="capacity")
+        with self._turns, self._counting:
+            if self._pool is not None:
+                raise StateError("state must be bound before the first step is submitted")
+            self._state = BoundState(self.plan, self._children, pairs, capacity) if pairs else None
+            if not pairs:
+                for child in {p.child for p in self.plan.partitions}:
+                    self._children.bind_state(child, (), ())
+
+    def state_length(self) -> int:
+        """Rows of the states that grow; 0 where there are none."""
+        with self._turns:
+            return self._bound().length
+
+    def rewind_state(self, length: int) -> None:
+        """Forget the rows from `length` on, of every state that grows. Raises: StateError where there are fewer."""
+        with self._turns:
+            self._bound().rewind(length)
+
+    def reset_state(self) -> None:
+        """Begin anew with the next step, whose extents (a batch size) may be others."""
+        with self._turns:
+            self._bound().reset()
+
+    def read_state(self) -> dict[str, Any]:
+        """Copies of the bound values, by input name: what `write_state` takes; empty before the first step."""
+        with self._turns:
+            return self._bound().read()
+
+    def write_state(self, values: Mapping[str, Any]) -> None:
+        """Set bound values, by input name; those that are not given begin anew. Raises: StateError."""
+        with self._turns:
+            self._bound().write(values)
+
+    def _bound(self) -> BoundState:
+        self._check_open()
+        if self._state is None:
+            raise StateError("no state is bound: bind_state names the pairs")
+        return self._state
 
     # -- looking -------------------------------------------------------------------------------------------------
     def stats(self) -> dict[str, Any]:

@@ -116,15 +116,17 @@ def group_query_attention(op: Operation, specs: Sequence[Spec], xp: Any) -> Comp
         TensorSpec(dtype, (form.batch, form.heads, form.queries, form.total)),
     ]
     outputs = [d if p else None for d, p in zip(declared, op.present_outputs, strict=False)]
+    in_place = [
+        (past, i)
+        for past, i in ((_PAST_KEY, 1), (_PAST_VALUE, 2))
+        if i < len(outputs) and outputs[i] is not None and given(specs, past) == outputs[i]
+    ]
     return computed(
         outputs,
         step.bind,
         contiguous=[i for i in range(len(specs)) if given(specs, i) is not None],
-        overwrites=[
-            (past, i)
-            for past, i in ((_PAST_KEY, 1), (_PAST_VALUE, 2))
-            if i < len(outputs) and outputs[i] is not None and given(specs, past) == outputs[i]
-        ],
+        overwrites=in_place,
+        updates=in_place,
         workspace_bytes=carved_bytes(*step.parts),
         capture=host_reason(xp, "allocates index arrays"),
     )

@@ -42,6 +42,9 @@ class Compiled:
     """Inputs that must be C-contiguous; the runtime copies where they are not."""
     overwrites: tuple[tuple[int, int], ...] = ()
     """(input, output) pairs: the output may be computed into the input's memory when the input dies here."""
+    updates: tuple[tuple[int, int], ...] = ()
+    """(input, output) pairs: the output is the input but for elements that the call sets whatever was there, so that a
+    state may be updated in place, and a step that is run again gives the same."""
     workspace_bytes: int = 0
     """Bytes of scratch that bind gets as a uint8 array (None where 0)."""
     capture: str | None = None
@@ -151,6 +154,7 @@ def computed(
     *,
     contiguous: Iterable[int] = (),
     overwrites: Iterable[tuple[int, int]] = (),
+    updates: Iterable[tuple[int, int]] = (),
     workspace_bytes: int = 0,
     capture: str | None = None,
 ) -> Compiled:
@@ -160,6 +164,7 @@ def computed(
         bind=bind,
         contiguous=frozenset(contiguous),
         overwrites=tuple(overwrites),
+        updates=tuple(updates),
         workspace_bytes=workspace_bytes,
         capture=capture,
     )

@@ -166,4 +166,6 @@ def tensor_scatter(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
         return _scattered(copy, check if mode == "linear" else bool, place, nothing_to_write=False)
 
     capture = host_reason(xp, "allocates an index array") if where is not None else None
-    return computed([TensorSpec(x.dtype, x.shape)], bind, overwrites=[(0, 0)], capture=capture)
+    return computed(
+        [TensorSpec(x.dtype, x.shape)], bind, overwrites=[(0, 0)], updates=[(0, 0)], capture=capture
+    )

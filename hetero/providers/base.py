@@ -174,7 +174,14 @@ class Provider(ABC):
 
     @abstractmethod
     def copy(self, source: Array, target: Array) -> Call:
-        """A call that copies `source` (any strides) into the contiguous `target`, both on this provider."""
+        """A call that copies `source` into `target` (of any strides, both), both on this provider."""
+
+    @abstractmethod
+    def narrow(self, array: Array, axis: int, start: int, stop: int) -> Array:
+        """A view of rows [start, stop) of `array` along `axis`; keeps the owner's memory alive.
+
+        0 <= start <= stop <= array.shape[axis]. What is copied into the view is in `array`.
+        """
 
     @abstractmethod
     def is_contiguous(self, array: Array) -> bool:

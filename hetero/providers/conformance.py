@@ -208,6 +208,18 @@ class ProviderConformance(CaptureConformance):
         provider.copy(t, target)()
         assert same_bits(self._read(provider, target), np.ascontiguousarray(sample(4, 3).T))
 
+    def test_what_is_copied_into_rows_is_in_the_array(self, provider: Provider) -> None:
+        data = np.arange(2 * 5 * 3, dtype=F32).reshape(2, 5, 3)
+        whole = provider.empty(TensorSpec(F32, data.shape))
+        provider.copy(provider.upload(data), whole)()
+        rows = provider.narrow(whole, 1, 2, 4)
+        assert tuple(rows.shape) == (2, 2, 3)
+        assert same_bits(self._read(provider, rows), data[:, 2:4])
+        provider.copy(provider.upload(np.zeros((2, 2, 3), F32)), rows)()
+        data[:, 2:4] = 0
+        assert same_bits(self._read(provider, whole), data)
+        assert tuple(provider.narrow(whole, 1, 5, 5).shape) == (2, 0, 3)
+
     def test_copy_refuses_another_shape_or_dtype(self, provider: Provider) -> None:
         x = provider.upload(sample(4).copy())
         for spec in (TensorSpec(F32, (1,)), TensorSpec(np.dtype(np.float64), (4,))):

@@ -179,6 +179,10 @@ class CpuProvider(Provider):
         # Half of np.copyto's overhead, which dominates for small arrays.
         return partial(target.__setitem__, ..., source)
 
+    def narrow(self, array: Array, axis: int, start: int, stop: int) -> Array:
+        view: Array = array[(*[slice(None)] * axis, slice(start, stop))]
+        return view
+
     def is_contiguous(self, array: Array) -> bool:
         contiguous: bool = array.flags.c_contiguous
         return contiguous

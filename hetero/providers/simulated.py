@@ -235,6 +235,11 @@ class SimulatedProvider(Provider):
         work = Work(partial(write.__setitem__, ..., read), tuple(owners.values()))
         return partial(self._stream.launch, work)
 
+    def narrow(self, array: Array, axis: int, start: int, stop: int) -> Array:
+        source = self._memory.mine(array, "the array to narrow")
+        self._stream.check_live((source.owner,))
+        return self._memory.view(source._inner[(*[slice(None)] * axis, slice(start, stop))], source)
+
     def is_contiguous(self, array: Array) -> bool:
         contiguous: bool = self._memory.mine(array, "the array")._inner.flags.c_contiguous
         return contiguous

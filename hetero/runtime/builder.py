@@ -79,6 +79,8 @@ class Builder:
             ends = self._ends(instruction, operands)  # uploads constants, which the bodies then share
             self.section.tail_reason = SeamReason.HOST_CONTROL_FLOW
             return control_tail(self.runner.control_flow(self.at, operands), *ends)
+        if self.at in self.runner.appended and self._append(instruction, operands):
+            return None
         folded = fold(self.runner, self.at, definition, operands)
         if folded is not None:
             self._define_folded(instruction, *folded)
@@ -199,6 +201,56 @@ class Builder:
             self._define(s, Slot(Kind.VIEW, spec, operands[0].owner, True))
         self.runner.statistics.views += 1
 
+    # -- state ---------------------------------------------------------------------------------------------------
+    def _append(self, instruction: Instruction, operands: Sequence[Slot]) -> bool:
+        """Write the new rows behind those of a state, in its buffer. False where they are not its next rows."""
+        k, state = self.runner.appended[self.at]
+        past, new, axis = operands[1 - k], operands[k], state.spec.axis
+        if axis is None or not past.state or not isinstance(new.spec, TensorSpec):
+            return False
+        shape, rows = state.spec.spec.shape, new.spec.shape
+        fits = len(rows) == len(shape) and rows == (*shape[:axis], rows[axis], *shape[axis + 1 :])
+        if not fits or new.spec.dtype != state.spec.spec.dtype:
+            return False
+        stop = state.length + rows[axis]
+        target = state.rows(state.length, stop)
+        if new.volatile:
+            table, slot, provider = self.table, instruction.inputs[k], self.provider
+            self._step(lambda: provider.copy(table[slot], target)(), SeamReason.CALLERS_MEMORY)
+        else:
+            source = self._array(new)
+            assert source is not None, "a stable tensor has an array"
+            self._step(self.provider.copy(source, target), SeamReason.GROWING_SYMBOL)
+        index, spec = (
+            instruction.outputs[0],
+            TensorSpec(new.spec.dtype, (*shape[:axis], stop, *shape[axis + 1 :])),
+        )
+        self._define(index, Slot(Kind.OWNED, spec, index, False, state.rows(0, stop), state=True))
+        return True
+
+    def _updated(
+        self,
+        instruction: Instruction,
+        operands: Sequence[Slot],
+        compiled: Compiled,
+        output: int,
+        spec: TensorSpec,
+    ) -> Slot | None:
+        """The state's own memory for an output that only adds to it, where it is read for the last time."""
+        index = instruction.outputs[output]
+        state = self.runner.kept.get(index)
+        if state is None or state.spec.axis is not None:
+            return None
+        for k, o in compiled.updates:
+            if o != output or k >= len(operands) or not operands[k].state or operands[k].spec != spec:
+                continue
+            if (
+                operands[k].array is state.value()
+                and instruction.inputs[k] in self.runner.analysis.dying[self.at]
+            ):
+                return Slot(Kind.OWNED, spec, index, False, operands[k].array, state=True)
+        return None
+
     # -- kernels with known specs --------------------------------------------------------------------------------
     def _bind(self, instruction: Instruction, operands: Sequence[Slot], compiled: Compiled) -> None:
         escapes = [
@@ -219,6 +271,9 @@ class Builder:
                 outputs.append(None)
                 fresh.append((k, index, spec))
                 taken.append((index, Slot(Kind.OWNED, spec, index, True), None))
+            elif (kept := self._updated(instruction, operands, compiled, k, spec)) is not None:
+                outputs.append(kept.array)
+                taken.append((index, kept, None))
             else:
                 buffer = self._overwritten(instruction, operands, compiled, k, spec)
                 if buffer is None:

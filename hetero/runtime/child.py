@@ -5,17 +5,18 @@ from __future__ import annotations
 import dataclasses
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
 import numpy as np
 
-from hetero.errors import ClosedError, HeteroError, ProgramError, TransportError
+from hetero.errors import ClosedError, HeteroError, ProgramError, StateError, TransportError
 from hetero.extensions.registry import load_modules
 from hetero.kernels.limits import limited, machine_bytes
 from hetero.kernels.randomness import drawing
 from hetero.options import RuntimeOptions
+from hetero.program.program import Program
 from hetero.program.validate import validate
 from hetero.providers.base import Provider, ProviderConfig
 from hetero.providers.registry import create
@@ -24,6 +25,7 @@ from hetero.runtime.elements import Element
 from hetero.runtime.extensions import Extensions
 from hetero.runtime.kernel_cache import KernelCache
 from hetero.runtime.runner import Context, Runner
+from hetero.runtime.state import NO_STEP, Resident, State, StateChange, StateSpec
 from hetero.trace import Span
 from hetero.types import HostArray, MapValue, SequenceValue
 
@@ -47,6 +49,8 @@ class ChildExecutor:
         self._tasks: dict[int, Task] = {}
         self._runners: dict[int, Runner] = {}
         self._steps: dict[int, dict[str, Value]] = {}
+        self._states: dict[str, State] = {}
+        self._withheld: frozenset[tuple[int, str]] = frozenset()
         self._spans: list[Span] = []
         self._closed = False
         self._busy_s = 0.0
@@ -132,6 +136,10 @@ class ChildExecutor:
             values.update(zip(receive.values, parcel, strict=True))
             self._bytes_in += sum(map(value_bytes, parcel))
         program = task.program
+        for state in self._states.values():
+            state.settle(step)
+            if any(p.name == state.spec.input for p in program.inputs):
+                values[state.spec.input] = state.value()
         try:
             inputs = [values[p.name] for p in program.inputs]
         except KeyError as cause:
@@ -139,9 +147,18 @@ class ChildExecutor:
                 f"partition {task.partition} reads a value that no parcel and no earlier partition brought",
                 operand=str(cause.args[0]),
             ) from cause
-        results = self._runners[task.partition].run(inputs)
+        results = self._run_with_room(task.partition, inputs)
         values.update(zip([p.name for p in program.outputs], results, strict=True))
-        sent = [[self._to_host(values[name]) for name in send.values] for send in task.sends]
+        shapes = self._propose(step, program, values)
+        sent = [
+            [
+                Resident(shapes[name])
+                if (send.parcel, name) in self._withheld
+                else self._to_host(values[name])
+                for name in send.values
+            ]
+            for send in task.sends
+        ]
         self._bytes_out += sum(value_bytes(v) for parcel in sent for v in parcel)
         for name in task.drops:
             values.pop(name, None)
@@ -150,6 +167,72 @@ class ChildExecutor:
         # errors of enqueued work belong to this step, not to one that another thread runs next
         self.provider.synchronize()
         return sent
+
+    # -- state ---------------------------------------------------------------------------------------------------
+    def bind_state(self, specs: Sequence[StateSpec], withheld: Iterable[tuple[int, str]]) -> None:
+        """Keep these values here between steps, from nothing (zeros where they do not grow) on.
+
+        `withheld`: (parcel, name) pairs that leave as Resident. Raises: StateError for a name that is not this child's.
+        """
+        with self._lock:
+            self._check_open()
+            read = {p.name for t in self._tasks.values() for p in t.program.inputs}
+            made = {p.name for t in self._tasks.values() for p in t.program.outputs}
+            for spec in specs:
+                if spec.input not in read or spec.output not in made:
+                    raise StateError(
+                        f"{spec.input} and {spec.output} are not both here", device=self.provider.name
+                    )
+            self._states = {spec.input: State(self.provider, spec) for spec in specs}
+            self._withheld = frozenset(withheld)
+            for runner in self._runners.values():
+                runner.bind_states(list(self._states.values()))
+
+    def change_state(self, change: StateChange) -> dict[str, HostArray]:
+        """Between steps: apply `change` to every state. Returns copies of the values where it asks for them."""
+        with self._lock:
+            self._check_open()
+            for state in self._states.values():
+                state.settle(NO_STEP)
+            return change.apply(self._states)
+
+    def _run_with_room(self, partition: int, inputs: list[Value]) -> list[Value]:
+        """Run a partition; states that are full and may grow do so first, as often as it takes."""
+        runner = self._runners[partition]
+        while True:
+            try:
+                return runner.run(inputs)
+            except StateError as error:
+                full = [s for s in self._states.values() if s.spec.elastic and s.spec.output == error.operand]
+                if not full:
+                    raise
+                for state in full:
+                    state.grow()
+                for bound in self._runners.values():
+                    bound.drop_sections()
+                ports = self._tasks[partition].program.inputs
+                inputs = [
+                    self._states[p.name].value() if p.name in self._states else value
+                    for p, value in zip(ports, inputs, strict=True)
+                ]
+
+    def _propose(self, step: int, program: Program, values: dict[str, Value]) -> dict[str, tuple[int, ...]]:
+        """Hand what the step made of its states to them; returns the shapes, by output name."""
+        made = {s.spec.output: s for s in self._states.values()}
+        shapes: dict[str, tuple[int, ...]] = {}
+        for port in program.outputs:
+            state, value = made.get(port.name), values[port.name]
+            if state is None:
+                continue
+            shapes[port.name] = shape = tuple(value.shape)
+            if isinstance(value, Resident):
+                state.propose(step, shape)
+                axis = state.spec.axis
+                values[port.name] = state.value() if axis is None else state.rows(0, shape[axis])
+            else:
+                here = self.provider.upload(value) if isinstance(value, np.ndarray) else value
+                state.propose(step, shape, here)
+        return shapes
 
     def _to_host(self, value: Value) -> Value:
         if value is None or isinstance(value, np.ndarray | MapValue):
@@ -163,13 +246,15 @@ class ChildExecutor:
     def drop(self, step: int) -> None:
         """Forget a step that failed elsewhere."""
         with self._lock:
-            if step in self._steps and not self._closed:
+            if not self._closed:
                 self._abandon(step)
 
     def _abandon(self, step: int) -> None:
         """Drop a failed step's values, and what it left on the stream: neither its memory nor its errors may meet the
         next step."""
         self._steps.pop(step, None)
+        for state in self._states.values():
+            state.abandon(step)
         with suppress(HeteroError):  # the step has its error already
             self.provider.synchronize()
 
@@ -197,6 +282,8 @@ class ChildExecutor:
                 out["kernel_hits"] = context.kernels.hits
                 out["kernel_misses"] = context.kernels.misses
                 out["graph_slots"] = {name: s.statistics() for name, s in context.graph_slots.items()}
+                out["state_bytes_copied"] = sum(s.copied_bytes for s in self._states.values())
+                out["state_bytes"] = sum(s.nbytes for s in self._states.values())
                 out["arena_bytes"] = sum(a.nbytes for a in context.arenas)
             out["memory"] = self.provider.stats()
             return out
@@ -209,6 +296,7 @@ class ChildExecutor:
         for runner in self._runners.values():
             runner.close()
         self._runners, self._tasks = {}, {}
+        self._states = {}
         self._steps.clear()
         self._context = None
 
@@ -227,7 +315,7 @@ class ChildExecutor:
 
 def value_bytes(value: Value) -> int:
     """Bytes of a value's arrays, and of what a map holds as numbers (of text, of the references to it)."""
-    if value is None:
+    if value is None or isinstance(value, Resident):
         return 0
     if isinstance(value, MapValue):
         return len(value) * (8 + value.value_dtype.itemsize)

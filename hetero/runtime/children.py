@@ -11,6 +11,7 @@ from hetero.planner.plan import Plan
 from hetero.providers.base import Provider
 from hetero.runtime.assignment import assignment
 from hetero.runtime.child import ChildExecutor, Value
+from hetero.runtime.state import StateChange, StateSpec
 from hetero.trace import Span
 from hetero.types import HostArray
 
@@ -52,6 +53,14 @@ class Children(ABC):
     @abstractmethod
     def drop(self, step: int) -> None:
         """Tell every child to forget a step that failed."""
+
+    @abstractmethod
+    def bind_state(self, child: int, specs: Sequence[StateSpec], withheld: Sequence[tuple[int, str]]) -> None:
+        """Have a child keep these values between steps (`ChildExecutor.bind_state`); waits until it does."""
+
+    @abstractmethod
+    def change_state(self, child: int, change: StateChange) -> dict[str, HostArray]:
+        """Apply `change` to the states of a child, after the steps so far (`ChildExecutor.change_state`)."""
 
     @abstractmethod
     def stats(self) -> dict[str, dict[str, Any]]:
@@ -104,6 +113,12 @@ class InlineChildren(Children):
     def drop(self, step: int) -> None:
         for child in self._children.values():
             child.drop(step)
+
+    def bind_state(self, child: int, specs: Sequence[StateSpec], withheld: Sequence[tuple[int, str]]) -> None:
+        self._children[child].bind_state(specs, withheld)
+
+    def change_state(self, child: int, change: StateChange) -> dict[str, HostArray]:
+        return self._children[child].change_state(change)
 
     def stats(self) -> dict[str, dict[str, Any]]:
         return {c.provider.name: c.stats() for c in self._children.values()}

@@ -74,7 +74,9 @@ class Frames:
         """
         for position, index in enumerate(self._slots):
             slot = live.slots[index]
-            if slot.kind is not Kind.BORROWED or index in self._escaping or not self.fits(slot.spec):
+            if slot.kind is not Kind.BORROWED or slot.array is not None or index in self._escaping:
+                continue
+            if not self.fits(slot.spec):
                 continue
             assert isinstance(slot.spec, TensorSpec)
             try:

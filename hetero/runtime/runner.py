@@ -28,6 +28,7 @@ from hetero.runtime.frames import Frames, Iteration, escaping_outputs
 from hetero.runtime.operands import contiguous_copy
 from hetero.runtime.section import Key, Result, Section, locate, value_spec
 from hetero.runtime.slots import Kind, Liveness, Slot, Table
+from hetero.runtime.state import Resident, State
 from hetero.types import (
     ABSENT,
     HostArray,
@@ -96,6 +97,11 @@ class Runner:
             self._escaping = _escaping(program, iteration) if self._iterated else self.analysis.lent
             self.frames = Frames(program, self.provider, iteration, self._escaping, limit_bytes)
         self._flows: dict[int, ControlFlow] = {}
+        self._states: dict[int, State] = {}
+        self.kept: dict[int, State] = {}
+        """Output slot -> the state that its value becomes."""
+        self.appended: dict[int, tuple[int, State]] = {}
+        """Instruction -> its operand that is appended to a state, and that state."""
         self._on_host: dict[int, bool] = {}
         self._types: dict[int, ValueType | None] = {
             p.slot: p.type for p in (*program.inputs, *program.constants)
@@ -145,9 +151,11 @@ class Runner:
 
     def escapes(self, index: int, spec: Spec | None) -> bool:
         """Whether slot `index`, of this spec, must have memory of its own, since that outlives the run."""
-        return index in self._escaping or (
-            self.frames is not None and index in self._outputs and not self.frames.fits(spec)
-        )
+        if index in self._escaping:
+            return True
+        if self.frames is None or index not in self._outputs or index in self.kept:
+            return False
+        return not self.frames.fits(spec)
 
     def control_flow(self, at: int, operands: Sequence[Slot]) -> ControlFlow:
         """The runner of a control-flow instruction. `operands`: of them, those that are constant are so for good."""
@@ -164,6 +172,27 @@ class Runner:
             flow = self._flows[at] = control_flow(instruction, self.context, self.depth + 1, constants)
             self.statistics.bodies_built += len(instruction.op.bodies())
         return flow
+
+    # -- state ---------------------------------------------------------------------------------------------------
+    def bind_states(self, states: Sequence[State]) -> None:
+        """From now on these states are read where the program has their inputs, and kept where it has their outputs.
+
+        `run` gets `State.value()` for such inputs, and returns Resident for what is in a state's buffer.
+        """
+        self.drop_sections()
+        by_input, by_output = {s.spec.input: s for s in states}, {s.spec.output: s for s in states}
+        ports = enumerate(self.program.inputs)
+        self._states = {k: by_input[p.name] for k, p in ports if p.name in by_input}
+        self.kept = {p.slot: by_output[p.name] for p in self.program.outputs if p.name in by_output}
+        self.appended = {}
+        past = {self.program.inputs[k].slot: state for k, state in self._states.items()}
+        for at, i in enumerate(self.program.instructions):
+            state = past.get(i.inputs[0]) if i.op.id == "Concat" and len(i.inputs) == 2 else None
+            if state is None or self.kept.get(i.outputs[0]) is not state or state.spec.axis is None:
+                continue
+            rank = len(state.spec.spec.shape)
+            if int(i.op.attr("axis", 0)) % rank == state.spec.axis and i.inputs[1] != i.inputs[0]:
+                self.appended[at] = 1, state
 
     # -- running -------------------------------------------------------------------------------------------------
     def prepare(self) -> None:
@@ -265,7 +294,7 @@ class Runner:
         table, ports, frames = self.table.values, self.program.inputs, section.frames
         for k in self._moving:
             value = inputs[k]
-            if value is not None and k not in frames:
+            if value is not None and k not in frames and k not in self._states:
                 table[ports[k].slot] = self._arrive(ports[k].name, value)
         if self.frames is not None:
             self.frames.fill(section, inputs)
@@ -329,7 +358,12 @@ class Runner:
         for k, spec in zip(self._moving, specs, strict=True):
             port = self.program.inputs[k]
             kind = Kind.BORROWED if isinstance(spec, TensorSpec) else Kind.SEQUENCE
-            live.define(port.slot, Slot(Kind.NOTHING if spec == ABSENT else kind, spec, port.slot, True))
+            if k in self._states:
+                live.define(
+                    port.slot, Slot(kind, spec, port.slot, False, self._states[k].value(), state=True)
+                )
+            else:
+                live.define(port.slot, Slot(Kind.NOTHING if spec == ABSENT else kind, spec, port.slot, True))
         return live
 
     def _next(self, section: Section) -> Section:
@@ -429,7 +463,7 @@ class Runner:
         """
         if self._value_inputs and self._value_misses > 4 * self._limit:
             self._value_inputs = ()
-            self._drop_sections()
+            self.drop_sections()
 
     def _collect(self, last: Section) -> list[Any]:
         if last.results is None:
@@ -457,6 +491,11 @@ class Runner:
                 return NO_SLOT, slot.array, False
             value = slot.array if slot.value is None else slot.value
             return NO_SLOT, value, slot.kind is Kind.KNOWN
+        if slot.state:
+            assert isinstance(slot.spec, TensorSpec), "a state is a tensor"
+            return NO_SLOT, Resident(slot.spec.shape), False
+        if self.program.outputs[output].slot in self.kept:
+            return NO_SLOT, slot.array, False  # copied by the state
         assert self.frames is not None, "results of a program that is not iterated have memory of their own"
         copied = not self._iterated or self.frames.clobbered(output, slot)
         if not copied and slot.array is not None:
@@ -466,7 +505,8 @@ class Runner:
     def _copied(self, value: Any) -> Any:
         return value.copy() if isinstance(value, np.ndarray) else contiguous_copy(self.provider, value)
 
-    def _drop_sections(self) -> None:
+    def drop_sections(self) -> None:
+        """Drop every section and give its buffers back."""
         self._drives.clear()
         for section in self._roots.values():
             section.close()
@@ -474,7 +514,7 @@ class Runner:
 
     def close(self) -> None:
         """Drop every section and give their buffers back."""
-        self._drop_sections()
+        self.drop_sections()
         for flow in self._flows.values():
             flow.close()
 

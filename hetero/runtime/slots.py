@@ -42,6 +42,8 @@ class Slot:
     volatile: bool
     array: Array | None = None
     value: HostArray | None = None
+    state: bool = False
+    """Whether the memory is that of a state, and stays when the run ends."""
 
     def known_spec(self) -> Spec:
         """The spec, with the value where it is known."""

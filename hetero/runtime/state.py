@@ -1,0 +1,200 @@
+"""Bound state: values that stay on their child between steps, in buffers that grow in place."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from hetero.errors import StateError
+from hetero.providers.base import Provider
+from hetero.types import Array, HostArray, TensorSpec
+
+
+@dataclass(frozen=True, slots=True)
+class StateSpec:
+    """A state value: the output `output` of a step is the input `input` of the next one.
+
+    `spec`: of its buffer, with the capacity as extent along `axis`, the axis along which it grows; None where each step
+    leaves it as large as it was. `elastic`: a buffer that is full is replaced by one of twice the capacity.
+    """
+
+    input: str
+    output: str
+    spec: TensorSpec
+    axis: int | None
+    elastic: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Resident:
+    """Stands in a parcel, or among results, for a value that stays where it is: a state of this shape."""
+
+    shape: tuple[int, ...]
+
+
+NO_STEP = -1
+"""The number of no step."""
+
+
+@dataclass(frozen=True, slots=True)
+class StateChange:
+    """What is done to the states of a child between two steps, in this order.
+
+    `reset`: all begin anew. `length`: those that grow go back to so many rows. `values`: these, by input name, become
+    what is given. `read`: copies of all are asked for.
+    """
+
+    reset: bool = False
+    length: int | None = None
+    values: Mapping[str, HostArray] = field(default_factory=dict)
+    read: bool = False
+
+    def apply(self, states: Mapping[str, State]) -> dict[str, HostArray]:
+        """Apply to `states`, by input name. Raises: StateError; what came before it in the order has happened."""
+        for name, state in states.items():
+            if self.reset:
+                state.reset()
+            if self.length is not None:
+                state.rewind(self.length)
+            if name in self.values:
+                state.write(self.values[name])
+        return {name: state.read() for name, state in states.items()} if self.read else {}
+
+
+class State:
+    """One state value on one child. The buffer is the provider's, and the executor's own: kernels may write it.
+
+    What a step makes of it is proposed, and holds from the next step on: `abandon` takes it back. Rows beyond `length`
+    may hold anything.
+    """
+
+    def __init__(self, provider: Provider, spec: StateSpec) -> None:
+        self.spec = spec
+        self.length = 0
+        self.copied_bytes = 0
+        self._provider = provider
+        self._array = self._allocated(spec.spec)
+        self._spare: Array | None = None
+        self._value: tuple[int, Array] | None = None
+        self._proposed: tuple[int, int, bool] | None = None
+
+    @property
+    def capacity(self) -> int:
+        """Rows along the axis; 0 without one."""
+        return 0 if self.spec.axis is None else int(self._array.shape[self.spec.axis])
+
+    def value(self) -> Array:
+        """What the next step reads: the same array as long as it does not change."""
+        if self.spec.axis is None:
+            return self._array
+        if self._value is None or self._value[0] != self.length:
+            self._value = self.length, self.rows(0, self.length)
+        return self._value[1]
+
+    def rows(self, start: int, stop: int) -> Array:
+        """A view of rows [start, stop) of the buffer. Raises: StateError where it has not that many."""
+        assert self.spec.axis is not None, "a state without an axis has no rows"
+        if stop > self.capacity:
+            raise StateError(
+                f"needs {stop} rows along axis {self.spec.axis}, and its buffer has {self.capacity}",
+                operand=self.spec.output,
+            )
+        return self._provider.narrow(self._array, self.spec.axis, start, stop)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its buffers."""
+        return int(self._array.nbytes) * (1 if self._spare is None else 2)
+
+    # -- steps ---------------------------------------------------------------------------------------------------
+    def propose(self, step: int, shape: tuple[int, ...], array: Array | None = None) -> None:
+        """`step` made a value of `shape`: in the buffer, or as `array`, which is copied aside.
+
+        Raises: StateError where it does not fit the buffer.
+        """
+        axis, own = self.spec.axis, tuple(self._array.shape)
+        wanted = (
+            own if axis is None else (*own[:axis], shape[axis] if axis < len(shape) else 0, *own[axis + 1 :])
+        )
+        if shape != wanted:
+            raise StateError(
+                f"is of shape {list(shape)}, its buffer of {list(own)}", operand=self.spec.output
+            )
+        length = 0 if axis is None else shape[axis]
+        if array is not None:
+            if length > self.capacity:
+                self.rows(0, length)
+            if self._spare is None:
+                self._spare = self._allocated(TensorSpec(self.spec.spec.dtype, own))
+            self._copy(array, self._part(self._spare, length))
+        self._proposed = step, length, array is not None
+
+    def settle(self, step: int) -> None:
+        """Make true what a step other than `step` proposed."""
+        if self._proposed is None or self._proposed[0] == step:
+            return
+        _, self.length, aside = self._proposed
+        self._proposed = None
+        if aside and self._spare is not None:
+            self._copy(self._part(self._spare, self.length), self._part(self._array, self.length))
+
+    def abandon(self, step: int) -> None:
+        """Forget what `step` proposed."""
+        if self._proposed is not None and self._proposed[0] == step:
+            self._proposed = None
+
+    # -- between steps -------------------------------------------------------------------------------------------
+    def rewind(self, length: int) -> None:
+        """Forget rows from `length` on. Raises: StateError where there are fewer."""
+        if self.spec.axis is None:
+            return
+        if not 0 <= length <= self.length:
+            raise StateError(
+                f"has {self.length} rows, and cannot go back to {length}", operand=self.spec.input
+            )
+        self.length = length
+
+    def reset(self) -> None:
+        """No rows; zeros where it has no axis."""
+        self._proposed = None
+        self.length = 0
+        if self.spec.axis is None:
+            self._provider.copy(self._zeros(self.spec.spec), self._array)()
+
+    def read(self) -> HostArray:
+        """A copy on the host."""
+        return np.array(self._provider.download(self.value()))
+
+    def write(self, value: HostArray) -> None:
+        """Become `value`. Raises: StateError where it does not fit the buffer."""
+        self._proposed = None
+        self.propose(NO_STEP, value.shape, self._provider.upload(value))
+        self.settle(NO_STEP - 1)
+
+    def grow(self) -> None:
+        """Move to a buffer of twice the capacity; views of the old one are no longer this state's."""
+        axis = self.spec.axis
+        assert axis is not None, "only what grows has a capacity"
+        old, shape = self.value(), list(self._array.shape)
+        shape[axis] = max(2 * shape[axis], 1)
+        self._array = self._allocated(TensorSpec(self.spec.spec.dtype, tuple(shape)))
+        self._spare = self._value = None
+        self._copy(old, self.value())
+
+    # -- helpers -------------------------------------------------------------------------------------------------
+    def _part(self, array: Array, length: int) -> Array:
+        return array if self.spec.axis is None else self._provider.narrow(array, self.spec.axis, 0, length)
+
+    def _copy(self, source: Array, target: Array) -> None:
+        self._provider.copy(source, target)()
+        self.copied_bytes += int(source.nbytes)
+
+    def _allocated(self, spec: TensorSpec) -> Array:
+        array = self._provider.empty(spec)
+        self._provider.copy(self._zeros(spec), array)()
+        return array
+
+    def _zeros(self, spec: TensorSpec) -> Array:
+        return self._provider.upload(np.zeros(spec.shape, spec.dtype))
