@@ -31,6 +31,7 @@ from hetero.planner.plan import Plan
 from hetero.providers.base import ProviderConfig
 from hetero.runtime.child import Value, value_bytes
 from hetero.runtime.children import Children, ParcelRef
+from hetero.runtime.pins import Binding
 from hetero.runtime.state import StateChange, StateSpec
 from hetero.trace import Span
 from hetero.types import HostArray
@@ -247,6 +248,7 @@ class RayChildren(Children):
         parcels: Sequence[ParcelRef],
         n_sends: int,
         graph_slot: str,
+        binding: Binding | None = None,
     ) -> Sequence[ParcelRef]:
         self._check()
         member = self._held.members.get(child)

@@ -17,6 +17,7 @@ from typing import Any, Literal
 import onnx
 import onnx_ir as ir
 
+from hetero.binding import IOBinding
 from hetero.bound_state import BoundState
 from hetero.errors import ClosedError, HeteroError, InputError, OptionError, StateError
 from hetero.extensions.registry import home_modules, load_modules
@@ -31,6 +32,7 @@ from hetero.providers.registry import ProviderLike, resolve
 from hetero.runtime.assignment import assignment
 from hetero.runtime.children import Children, InlineChildren, ParcelRef
 from hetero.runtime.extensions import extension_operations
+from hetero.runtime.pins import Binding
 from hetero.shapes.obligations import Obligations, obligations_of
 from hetero.trace import Span, write_chrome_trace
 from hetero.types import TensorType
@@ -238,23 +240,35 @@ class HeterogeneousExecutor:
             raise InputError(f"{sorted(kept & set(names))} are bound as state; read_state returns them")
         return names
 
-    def _stateful(self, feeds: Mapping[str, Any], names: Sequence[str], graph_slot: str) -> dict[str, Any]:
+    def _stateful(
+        self,
+        feeds: Mapping[str, Any],
+        names: Sequence[str],
+        graph_slot: str,
+        binding: Binding | None = None,
+    ) -> dict[str, Any]:
         """A step over bound state. They take turns, each on what the one before has left."""
         assert self._state is not None, "called with bound state only"
         with self._turns:
             values = self._feeds.check(self._state.feeds(feeds))
             self._state.resident(values)
-            outputs = self._step(next(self._steps), values, [*names, *self._state.outputs], graph_slot)
+            wanted = [*names, *self._state.outputs]
+            outputs = self._step(next(self._steps), values, wanted, graph_slot, binding)
             self._state.took(outputs)
             return {name: outputs[name] for name in names}
 
     def _step(
-        self, step: int, values: dict[str, Any], names: Sequence[str], graph_slot: str
+        self,
+        step: int,
+        values: dict[str, Any],
+        names: Sequence[str],
+        graph_slot: str,
+        binding: Binding | None = None,
     ) -> dict[str, Any]:
         timeout_s = self.options.step_timeout_s or None
         try:
             with nullcontext() if self._inline else self._launching:
-                pending = self._launch(step, values, graph_slot)
+                pending = self._launch(step, values, graph_slot, binding)
             for parcel, got in zip(
                 pending, self._children.get([r for _, r in pending], timeout_s), strict=True
             ):
@@ -269,7 +283,9 @@ class HeterogeneousExecutor:
         self._count("steps")
         return {name: values[name] if name in values else self._weights[name] for name in names}
 
-    def _launch(self, step: int, values: dict[str, Any], graph_slot: str) -> list[tuple[Parcel, ParcelRef]]:
+    def _launch(
+        self, step: int, values: dict[str, Any], graph_slot: str, binding: Binding | None
+    ) -> list[tuple[Parcel, ParcelRef]]:
         """Call every partition in the plan's order; returns the parcels that come back to the caller."""
         self._check_open()
         routes, children = self._routes, self._children
@@ -278,7 +294,9 @@ class HeterogeneousExecutor:
         }
         for partition, receives, sends in routes.calls:
             arrived = [parcels[p] for p in receives]
-            left = children.call(partition.child, partition.id, step, arrived, len(sends), graph_slot)
+            left = children.call(
+                partition.child, partition.id, step, arrived, len(sends), graph_slot, binding
+            )
             parcels.update(zip(sends, left, strict=True))
         return [(parcel, parcels[parcel.id]) for parcel in routes.to_caller]
 
@@ -293,6 +311,29 @@ class HeterogeneousExecutor:
     def _count(self, counter: str) -> None:
         with self._counting:
             self._counters[counter] += 1
+
+    # -- bindings ------------------------------------------------------------------------------------------------
+    def io_binding(self) -> IOBinding:
+        """A binding of inputs and outputs to buffers of the caller's, for `run_with_binding`."""
+        self._check_open()
+        return IOBinding(self.plan.inputs, self.plan.outputs)
+
+    def run_with_binding(self, binding: IOBinding, graph_slot: str = "primary") -> dict[str, Any]:
+        """Run one step on the bound buffers; returns the bound outputs, as views of what was filled of the buffers.
+
+        With inline children on a host, inputs are read and outputs written where they lie, and nothing is allocated;
+        elsewhere they are copied. A step that fails may have written a part of the outputs.
+        Raises: InputError where an input is not bound, or a buffer is too small; as `run`.
+        """
+        names = self._names(binding.output_names)
+        here = binding.in_place if self._inline else None
+        with self._slots:
+            if self._state is not None:
+                outputs = self._stateful(binding.feeds, names, graph_slot, here)
+            else:
+                values = self._feeds.check(binding.feeds)
+                outputs = self._step(next(self._steps), values, names, graph_slot, here)
+        return {name: binding.filled(name, outputs[name]) for name in names}
 
     # -- state ---------------------------------------------------------------------------------------------------
     def bind_state(self, pairs: Mapping[str, str], *, capacity: int | None = None) -> None:

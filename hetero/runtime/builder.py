@@ -271,6 +271,9 @@ class Builder:
                 outputs.append(None)
                 fresh.append((k, index, spec))
                 taken.append((index, Slot(Kind.OWNED, spec, index, True), None))
+            elif (pinned := self.runner.pinned(index, spec)) is not None:
+                outputs.append(pinned)
+                taken.append((index, Slot(Kind.OWNED, spec, index, False, pinned), None))
             elif (kept := self._updated(instruction, operands, compiled, k, spec)) is not None:
                 outputs.append(kept.array)
                 taken.append((index, kept, None))

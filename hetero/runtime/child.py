@@ -24,6 +24,7 @@ from hetero.runtime.assignment import Assignment, Task
 from hetero.runtime.elements import Element
 from hetero.runtime.extensions import Extensions
 from hetero.runtime.kernel_cache import KernelCache
+from hetero.runtime.pins import Binding, Pins, writable_in_place
 from hetero.runtime.runner import Context, Runner
 from hetero.runtime.state import NO_STEP, Resident, State, StateChange, StateSpec
 from hetero.trace import Span
@@ -85,9 +86,16 @@ class ChildExecutor:
                     runner.prepare()
 
     def run(
-        self, partition: int, step: int, parcels: Sequence[Sequence[Value]], graph_slot: str = "primary"
+        self,
+        partition: int,
+        step: int,
+        parcels: Sequence[Sequence[Value]],
+        graph_slot: str = "primary",
+        binding: Binding | None = None,
     ) -> list[list[Value]]:
         """Run one partition of one step. `parcels`: what it receives; returns what it sends (host values).
+
+        `binding`: what a host provider reads and writes in place; an output that is not written there is sent as ever.
 
         An error leaves the child usable; the step's values on this child are dropped.
         """
@@ -103,7 +111,7 @@ class ChildExecutor:
                 if self._context is not None:
                     self._context.drive(graph_slot)
                 with self._bounds(), drawing(self.options.seed, step):
-                    sent = self._run(task, step, parcels)
+                    sent = self._run(task, step, parcels, binding)
             except BaseException as error:
                 self._abandon(step)
                 if isinstance(error, HeteroError):
@@ -122,7 +130,9 @@ class ChildExecutor:
         with np.errstate(all="ignore"), limited(min(self.options.max_value_bytes, machine_bytes())):
             yield
 
-    def _run(self, task: Task, step: int, parcels: Sequence[Sequence[Value]]) -> list[list[Value]]:
+    def _run(
+        self, task: Task, step: int, parcels: Sequence[Sequence[Value]], binding: Binding | None
+    ) -> list[list[Value]]:
         values = self._steps.setdefault(step, {})
         if len(parcels) != len(task.receives):
             raise TransportError(
@@ -147,7 +157,7 @@ class ChildExecutor:
                 f"partition {task.partition} reads a value that no parcel and no earlier partition brought",
                 operand=str(cause.args[0]),
             ) from cause
-        results = self._run_with_room(task.partition, inputs)
+        results = self._run_with_room(task.partition, inputs, self._pins(program, inputs, binding))
         values.update(zip([p.name for p in program.outputs], results, strict=True))
         shapes = self._propose(step, program, values)
         sent = [
@@ -196,12 +206,27 @@ class ChildExecutor:
                 state.settle(NO_STEP)
             return change.apply(self._states)
 
-    def _run_with_room(self, partition: int, inputs: list[Value]) -> list[Value]:
+    def _pins(self, program: Program, inputs: Sequence[Value], binding: Binding | None) -> Pins | None:
+        if binding is None or not self.provider.is_host:
+            return None
+        read = {
+            k: value
+            for k, (port, value) in enumerate(zip(program.inputs, inputs, strict=True))
+            if port.name in binding.inputs and isinstance(value, np.ndarray)
+        }
+        written = {
+            port.slot: array
+            for port in program.outputs
+            if (array := binding.outputs.get(port.name)) is not None and writable_in_place(array)
+        }
+        return Pins(read, written) if read or written else None
+
+    def _run_with_room(self, partition: int, inputs: list[Value], pins: Pins | None) -> list[Value]:
         """Run a partition; states that are full and may grow do so first, as often as it takes."""
         runner = self._runners[partition]
         while True:
             try:
-                return runner.run(inputs)
+                return runner.run(inputs, pins)
             except StateError as error:
                 full = [s for s in self._states.values() if s.spec.elastic and s.spec.output == error.operand]
                 if not full:

@@ -11,6 +11,7 @@ from hetero.planner.plan import Plan
 from hetero.providers.base import Provider
 from hetero.runtime.assignment import assignment
 from hetero.runtime.child import ChildExecutor, Value
+from hetero.runtime.pins import Binding
 from hetero.runtime.state import StateChange, StateSpec
 from hetero.trace import Span
 from hetero.types import HostArray
@@ -42,9 +43,10 @@ class Children(ABC):
         parcels: Sequence[ParcelRef],
         n_sends: int,
         graph_slot: str,
+        binding: Binding | None = None,
     ) -> Sequence[ParcelRef]:
         """Run a partition; returns its parcels at once where it lives elsewhere. Raises what the child raises, or lets
-        the parcels raise it from `get`."""
+        the parcels raise it from `get`. `binding` may be used where the caller's memory can be reached."""
 
     @abstractmethod
     def get(self, parcels: Sequence[ParcelRef], timeout_s: float | None) -> list[list[Value]]:
@@ -104,8 +106,9 @@ class InlineChildren(Children):
         parcels: Sequence[ParcelRef],
         n_sends: int,
         graph_slot: str,
+        binding: Binding | None = None,
     ) -> Sequence[ParcelRef]:
-        return self._children[child].run(partition, step, parcels, graph_slot)
+        return self._children[child].run(partition, step, parcels, graph_slot, binding)
 
     def get(self, parcels: Sequence[ParcelRef], timeout_s: float | None) -> list[list[Value]]:
         return list(parcels)

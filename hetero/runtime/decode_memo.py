@@ -220,6 +220,10 @@ def _as_before(old: Slot, new: Slot) -> bool:
     """Whether an input has the spec, the value and (where it is bound) the memory that it had."""
     if old.spec != new.spec or (new.array is not None and new.array is not old.array):
         return False
+    return _same_value(old, new)
+
+
+def _same_value(old: Slot, new: Slot) -> bool:
     a, b = old.value, new.value
     return a is b or (a is not None and b is not None and a.tobytes() == b.tobytes())
 
@@ -228,8 +232,7 @@ def _same(old: Slot, new: Slot) -> bool:
     """Whether readers of `old` may go on as they are."""
     if old.kind is not new.kind or old.spec != new.spec or old.volatile is not new.volatile:
         return False
-    if new.kind in (Kind.KNOWN, Kind.CONSTANT):
-        a, b = old.value, new.value
-        return a is b or (a is not None and b is not None and a.tobytes() == b.tobytes())
+    if not _same_value(old, new):
+        return False
     # An owned value of the same spec lies in the buffer that it had; views and inputs may lie elsewhere.
-    return new.volatile or new.kind in (Kind.OWNED, Kind.NOTHING)
+    return new.volatile or new.kind in (Kind.OWNED, Kind.NOTHING, Kind.KNOWN, Kind.CONSTANT)

@@ -26,6 +26,7 @@ from hetero.runtime.decode_memo import STEADY_STEPS, Drive, Regrowth
 from hetero.runtime.elements import arrived, deferred
 from hetero.runtime.frames import Frames, Iteration, escaping_outputs
 from hetero.runtime.operands import contiguous_copy
+from hetero.runtime.pins import Pins
 from hetero.runtime.section import Key, Result, Section, locate, value_spec
 from hetero.runtime.slots import Kind, Liveness, Slot, Table
 from hetero.runtime.state import Resident, State
@@ -97,6 +98,7 @@ class Runner:
             self._escaping = _escaping(program, iteration) if self._iterated else self.analysis.lent
             self.frames = Frames(program, self.provider, iteration, self._escaping, limit_bytes)
         self._flows: dict[int, ControlFlow] = {}
+        self._pins: Pins | None = None
         self._states: dict[int, State] = {}
         self.kept: dict[int, State] = {}
         """Output slot -> the state that its value becomes."""
@@ -151,11 +153,23 @@ class Runner:
 
     def escapes(self, index: int, spec: Spec | None) -> bool:
         """Whether slot `index`, of this spec, must have memory of its own, since that outlives the run."""
+        if self.pinned(index, spec) is not None:
+            return False
         if index in self._escaping:
             return True
         if self.frames is None or index not in self._outputs or index in self.kept:
             return False
         return not self.frames.fits(spec)
+
+    def pinned(self, index: int, spec: Spec | None) -> HostArray | None:
+        """The caller's array to write slot `index` into, where it is of this spec."""
+        array = None if self._pins is None else self._pins.outputs.get(index)
+        fits = (
+            array is not None
+            and isinstance(spec, TensorSpec)
+            and spec == TensorSpec(array.dtype, array.shape)
+        )
+        return array if fits else None
 
     def control_flow(self, at: int, operands: Sequence[Slot]) -> ControlFlow:
         """The runner of a control-flow instruction. `operands`: of them, those that are constant are so for good."""
@@ -207,10 +221,11 @@ class Runner:
         with suppress(HeteroError):
             self._keep(self._roots, (key, ()), self._build(0, self._entry(key), None, ()))
 
-    def run(self, inputs: Sequence[Any]) -> list[Any]:
+    def run(self, inputs: Sequence[Any], pins: Pins | None = None) -> list[Any]:
         """Outputs for inputs, both in the program's order: arrays of the provider (or host arrays, which a device
         provider uploads), SequenceValue, or None. Outputs are the caller's; inputs are only borrowed. The caller holds
-        np.errstate(all="ignore"), so that no kernel has to."""
+        np.errstate(all="ignore"), so that no kernel has to. `pins`: memory to read and write in place, on a host."""
+        self._pins = pins
         try:
             section = self._start(inputs)
             while section.tail is not None:
@@ -224,7 +239,8 @@ class Runner:
         """Run the first section: the last one again where the specs still hold, else another, or a new one."""
         drive = self._drive()
         last = drive.last
-        if last is not None and not self._value_inputs and self._holds(last[0][0], inputs):
+        simple = not self._value_inputs and self._pins is None and not (last is not None and last[0][1])
+        if last is not None and simple and self._holds(last[0][0], inputs):
             section = last[1]
         else:
             if self.frames is not None:
@@ -292,9 +308,10 @@ class Runner:
     def _load(self, section: Section, inputs: Sequence[Any]) -> None:
         """Put the inputs where the section's calls look for them."""
         table, ports, frames = self.table.values, self.program.inputs, section.frames
+        pinned = {} if self._pins is None else self._pins.inputs
         for k in self._moving:
             value = inputs[k]
-            if value is not None and k not in frames and k not in self._states:
+            if value is not None and k not in frames and k not in self._states and k not in pinned:
                 table[ports[k].slot] = self._arrive(ports[k].name, value)
         if self.frames is not None:
             self.frames.fill(section, inputs)
@@ -325,8 +342,10 @@ class Runner:
 
     def _signature(self, inputs: Sequence[Any]) -> Signature:
         specs = tuple([value_spec(inputs[k]) for k in self._moving])
-        values = tuple([inputs[k].tobytes() if _is_small(inputs[k]) else None for k in self._value_inputs])
-        return specs, values
+        values = [inputs[k].tobytes() if _is_small(inputs[k]) else None for k in self._value_inputs]
+        if self._pins is not None:
+            values.append(self._pins.key())
+        return specs, tuple(values)
 
     def _first(self, drive: Drive, key: Signature, inputs: Sequence[Any]) -> Section:
         """Build the first section for these inputs, and run it."""
@@ -358,7 +377,10 @@ class Runner:
         for k, spec in zip(self._moving, specs, strict=True):
             port = self.program.inputs[k]
             kind = Kind.BORROWED if isinstance(spec, TensorSpec) else Kind.SEQUENCE
-            if k in self._states:
+            pinned = None if self._pins is None else self._pins.inputs.get(k)
+            if pinned is not None:
+                live.define(port.slot, Slot(kind, spec, port.slot, False, pinned))
+            elif k in self._states:
                 live.define(
                     port.slot, Slot(kind, spec, port.slot, False, self._states[k].value(), state=True)
                 )
@@ -496,8 +518,9 @@ class Runner:
             return NO_SLOT, Resident(slot.spec.shape), False
         if self.program.outputs[output].slot in self.kept:
             return NO_SLOT, slot.array, False  # copied by the state
-        assert self.frames is not None, "results of a program that is not iterated have memory of their own"
-        copied = not self._iterated or self.frames.clobbered(output, slot)
+        if self.pinned(self.program.outputs[output].slot, slot.spec) is slot.array:
+            return NO_SLOT, slot.array, False
+        copied = self.frames is None or not self._iterated or self.frames.clobbered(output, slot)
         if not copied and slot.array is not None:
             last.lent[id(slot.array)] = slot.array
         return NO_SLOT, slot.array, copied

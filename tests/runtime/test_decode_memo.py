@@ -135,3 +135,14 @@ def test_values_that_decide_shapes_may_grow_as_extents_do() -> None:
         assert np.array_equal(y, np.sqrt(np.abs(x[:n])))
         assert np.array_equal(z, np.abs(x))
     assert r.runner.statistics.memo_replayed > 25
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_a_value_that_is_read_where_it_lies_counts_too(provider: str) -> None:
+    body = " ".join(f"a{k + 1} = Abs(a{k})" for k in range(6))
+    nodes = f"a0 = Neg(x) {body} z = Tanh(a6) y = SplitToSequence(x, n)"
+    r = rig(HEAD + f"g (float[9] x, int64[2] n) => (y, float[9] z) {{ {nodes} }}", provider)
+    x = np.arange(9, dtype=np.float32)
+    for n in range(1, 9):
+        y, _ = r(x, np.array([n, 9 - n]))
+        assert [part.shape for part in y] == [(n,), (9 - n,)]

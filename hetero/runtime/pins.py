@@ -1,0 +1,42 @@
+"""Pins: the caller's own buffers that a program reads and writes where they lie, step after step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from hetero.types import HostArray
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Binding:
+    """What a step reads and writes in place: names of inputs whose arrays stay the same, and arrays for outputs.
+
+    The caller keeps the arrays alive and in place; inputs are read again in each step, also where they were changed.
+    """
+
+    inputs: frozenset[str] = frozenset()
+    outputs: Mapping[str, HostArray] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pins:
+    """A binding as one program sees it: by input position, and by output slot."""
+
+    inputs: Mapping[int, HostArray]
+    outputs: Mapping[int, HostArray]
+
+    def key(self) -> bytes:
+        """Where they lie: calls that are bound to other memory are of no use."""
+        parts = [(k, *_place(a)) for k, a in (*self.inputs.items(), *self.outputs.items())]
+        return repr(parts).encode()
+
+
+def _place(array: HostArray) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
+    return array.__array_interface__["data"][0], array.shape, array.strides
+
+
+def writable_in_place(array: HostArray) -> bool:
+    """Whether kernels may write their result into the array."""
+    flags = array.flags
+    return bool(flags.c_contiguous and flags.aligned and flags.writeable and array.dtype != object)
