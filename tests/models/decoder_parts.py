@@ -39,9 +39,7 @@ class Config:
 
 SMALL = Config()
 """For tests: milliseconds a step."""
-BENCHMARK = Config(
-    layers=12, hidden=768, heads=12, kv_heads=4, inner=2048, vocab=2000, max_length=1024
-)
+BENCHMARK = Config(layers=12, hidden=768, heads=12, kv_heads=4, inner=2048, vocab=2000, max_length=1024)
 """For measuring a step."""
 
 
@@ -146,9 +144,7 @@ class Graph:
         sigmoid = self.node("Sigmoid", [gate], layer + "mlp.act_fn/Sigmoid")
         silu = self.node("Mul", [gate, sigmoid], layer + "mlp.act_fn/Mul")
         up = self.linear(x, layer + "mlp.up_proj", weights)
-        return self.linear(
-            self.node("Mul", [silu, up], layer + "mlp/Mul"), layer + "mlp.down_proj", weights
-        )
+        return self.linear(self.node("Mul", [silu, up], layer + "mlp/Mul"), layer + "mlp.down_proj", weights)
 
     def embed(self, weights: dict[str, Array]) -> str:
         """(batch, sequence, hidden) of input_ids."""

@@ -125,9 +125,7 @@ def _repeated(g: Graph, x: str, name: str) -> str:
     """(batch, kv_heads, total, size) with each head as often as query heads share it."""
     config = g.config
     shape = g.node("Shape", [x], name + "/Shape")
-    sizes = [
-        g.node("Gather", [shape, g.integers(axis)], f"{name}/Gather_{axis}", axis=0) for axis in (0, 2)
-    ]
+    sizes = [g.node("Gather", [shape, g.integers(axis)], f"{name}/Gather_{axis}", axis=0) for axis in (0, 2)]
     groups = config.heads // config.kv_heads
     wide = g.node(
         "Concat",
@@ -146,9 +144,7 @@ def _repeated(g: Graph, x: str, name: str) -> str:
     return g.node("Reshape", [expanded, joined], name + "/Reshape")
 
 
-def _attention(
-    g: Graph, x: str, index: int, cos: str, sin: str, mask: str, weights: dict[str, Array]
-) -> str:
+def _attention(g: Graph, x: str, index: int, cos: str, sin: str, mask: str, weights: dict[str, Array]) -> str:
     config = g.config
     name = f"model.layers.{index}.self_attn"
     q, k, v = (
