@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
@@ -32,11 +32,12 @@ def test_greedy_tokens_stand_up_to_the_first_that_is_not_the_targets(
     assert accepted == len(drafted) or drafted[accepted] != token
 
 
+@settings(max_examples=25, deadline=None)
 @given(CHANCES, CHANCES)
 def test_acceptance_and_replacement_together_have_the_targets_distribution(q: Array, p: Array) -> None:
     """Exactly, not by drawing: P(x) = q(x) a(x) + the sum over y of q(y) (1 - a(y)) r(x), with a and r as they act."""
     got = np.zeros(5)
-    grid = (np.arange(2000) + 0.5) / 2000
+    grid = (np.arange(500) + 0.5) / 500
     for y in range(5):
         stands = min(1.0, p[y] / q[y])
         for accept in (0.0, stands * (1 - 1e-9)):
@@ -47,7 +48,7 @@ def test_acceptance_and_replacement_together_have_the_targets_distribution(q: Ar
         refused = [weighed(np.array([y]), q[None], np.stack([p, p]), points(1 - 1e-12, t)) for t in grid]
         assert {v.accepted for v in refused} == {0}
         got += q[y] * (1 - stands) * np.bincount([v.token for v in refused], minlength=5) / len(grid)
-    np.testing.assert_allclose(got, p, atol=2e-3)
+    np.testing.assert_allclose(got, p, atol=5e-3)
 
 
 def test_a_token_that_the_target_cannot_have_never_stands() -> None:
