@@ -39,7 +39,7 @@ class Config:
 
 SMALL = Config()
 """For tests: milliseconds a step."""
-BENCHMARK = Config(layers=12, hidden=768, heads=12, kv_heads=4, inner=2048, vocab=2000, max_length=1024)
+BENCHMARK = Config(layers=12, hidden=768, heads=12, kv_heads=4, inner=2048, vocab=2000, max_length=512)
 """For measuring a step."""
 
 
