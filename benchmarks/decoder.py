@@ -1,8 +1,9 @@
-"""One token of a decoder (12 layers, hidden 768) at context 512, against onnxruntime with IO binding."""
+"""A decoder (12 layers, hidden 768) at context 512 against onnxruntime with IO binding: one step, and several."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from threadpoolctl import threadpool_limits
 from benchmarks.inline import session
 from benchmarks.measure import Pair, paired
 from hetero import HeterogeneousExecutor
+from hetero.decode.context import Context
 from hetero.decode.roles import Roles, roles_of
 from tests.models.decoder import BENCHMARK, Config, Form, build
 
@@ -24,48 +26,121 @@ def decoder_step(form: Form, threads: int, *, config: Config = BENCHMARK, runs: 
     plain: the cache grows by Concat, and what comes back is fed again. contrib: GroupQueryAttention; onnxruntime writes
     into the buffers that it is given, and nothing is copied.
     """
+    with _both(form, threads, config) as (ours, peer):
+        caches = peer.random_caches(CONTEXT - 1)
+        feeds = peer.roles.feeds(np.array([[1]]), CONTEXT - 1)
+        names = ["logits", *(c.present for c in peer.roles.caches)]
+        peer.bind(feeds, caches)
+        want = peer.step()
+        np.testing.assert_allclose(ours.run(feeds | caches, names)["logits"], want, rtol=1e-3, atol=1e-3)
+        return paired(lambda: ours.run(feeds | caches, names), peer.step, runs=runs)
+
+
+def decoder_steps(
+    form: Form, threads: int, *, count: int = 8, config: Config = BENCHMARK, runs: int = 7
+) -> Pair:
+    """`count` successive steps up to CONTEXT tokens, as they are when generating: each is one token longer than the one
+    before. Times are those of one step."""
+    with _both(form, threads, config) as (ours, peer):
+        first = CONTEXT - count
+        prompt = np.random.default_rng(0).integers(0, config.vocab, (1, first))
+        context = Context(ours, peer.roles, 1)
+        context.run(prompt, "prefill")
+        prefilled = peer.prefilled(prompt)
+
+        def mine() -> Any:
+            context.rewind(first)
+            return [context.run(np.array([[k]]), "primary")[0, -1] for k in range(count)][-1]
+
+        def theirs() -> Any:
+            values = prefilled
+            for k in range(count):
+                values = peer.follow(peer.roles.feeds(np.array([[k]]), first + k), values)
+            return peer.logits()
+
+        np.testing.assert_allclose(mine(), theirs()[0, -1], rtol=1e-3, atol=1e-3)
+        pair = paired(mine, theirs, runs=runs)
+    return Pair(pair.ours_s / count, pair.theirs_s / count, pair.ratio, pair.low, pair.high)
+
+
+@contextmanager
+def _both(form: Form, threads: int, config: Config) -> Iterator[tuple[HeterogeneousExecutor, _Peer]]:
     model = build(config, form)
     theirs = session(model, threads, optimise=True)
     with (
         threadpool_limits(threads, user_api="blas"),
         HeterogeneousExecutor(model, ["cpu"], children="inline") as ours,
     ):
-        del model
-        roles = roles_of(ours.plan)
-        feeds = _feeds(roles, config)
-        bound, logits = _bound(theirs, roles, feeds, config)
-        names = ["logits", *(c.present for c in roles.caches)]
-        bound()
-        np.testing.assert_allclose(ours.run(feeds, names)["logits"], logits(), rtol=1e-3, atol=1e-3)
-        return paired(lambda: ours.run(feeds, names), bound, runs=runs)
+        yield ours, _Peer(theirs, roles_of(ours.plan), config)
 
 
-def _feeds(roles: Roles, config: Config) -> dict[str, Any]:
-    """The last token of the context, after caches of numbers as large as the model's own."""
-    rng = np.random.default_rng(0)
-    past = CONTEXT - 1
-    steps = past if roles.capacity is None else roles.capacity
-    caches = {
-        c.past: rng.standard_normal((1, c.heads, steps, c.size)).astype(c.dtype) * c.dtype.type(1.5)
-        for c in roles.caches
-    }
-    return roles.feeds(np.array([[rng.integers(config.vocab)]]), past) | caches
+class _Peer:
+    """onnxruntime over memory that is bound to its inputs and outputs."""
 
+    def __init__(self, theirs: onnxruntime.InferenceSession, roles: Roles, config: Config) -> None:
+        self.session, self.roles, self.config = theirs, roles, config
+        self.binding = theirs.io_binding()
+        self._owned: dict[str, onnxruntime.OrtValue] = {}
 
-def _bound(
-    theirs: onnxruntime.InferenceSession, roles: Roles, feeds: dict[str, Any], config: Config
-) -> tuple[Callable[[], object], Callable[[], Any]]:
-    """onnxruntime's step over memory that is bound once, and a look at its logits."""
-    binding = theirs.io_binding()
-    values = {name: onnxruntime.OrtValue.ortvalue_from_numpy(array) for name, array in feeds.items()}
-    for name, value in values.items():
-        binding.bind_ortvalue_input(name, value)
-    for cache in roles.caches:
-        present = values[cache.past]
-        if roles.capacity is None:
-            shape = [1, cache.heads, CONTEXT, cache.size]
-            present = onnxruntime.OrtValue.ortvalue_from_shape_and_type(shape, cache.dtype)
-        binding.bind_ortvalue_output(cache.present, present)
-    logits = onnxruntime.OrtValue.ortvalue_from_shape_and_type([1, 1, config.vocab], np.float32)
-    binding.bind_ortvalue_output("logits", logits)
-    return lambda: theirs.run_with_iobinding(binding), logits.numpy
+    def random_caches(self, length: int) -> dict[str, Any]:
+        """Caches of `length` steps with numbers as large as the model's own."""
+        rng = np.random.default_rng(0)
+        steps = length if self.roles.capacity is None else self.roles.capacity
+        return {
+            c.past: rng.standard_normal((1, c.heads, steps, c.size)).astype(c.dtype) * c.dtype.type(1.5)
+            for c in self.roles.caches
+        }
+
+    def bind(self, feeds: dict[str, Any], caches: dict[str, Any]) -> None:
+        """Copy these into memory of onnxruntime's and bind it, with outputs: buffers are past and present at once."""
+        values = {name: onnxruntime.OrtValue.ortvalue_from_numpy(a) for name, a in (feeds | caches).items()}
+        # what get_outputs returns of bound memory does not keep it alive
+        self._owned = values
+        for name, value in values.items():
+            self.binding.bind_ortvalue_input(name, value)
+        for cache in self.roles.caches:
+            present = values[cache.past]
+            if self.roles.capacity is None:
+                shape = [1, cache.heads, present.shape()[2] + feeds["input_ids"].shape[1], cache.size]
+                present = onnxruntime.OrtValue.ortvalue_from_shape_and_type(shape, cache.dtype)
+            self.binding.bind_ortvalue_output(cache.present, present)
+        self.binding.bind_output("logits")
+
+    def step(self) -> Any:
+        """Run what is bound; the logits (batch, new, vocab)."""
+        self.session.run_with_iobinding(self.binding)
+        return self.logits()
+
+    def logits(self) -> Any:
+        """The last step's, (batch, new, vocab)."""
+        return self.binding.get_outputs()[-1].numpy()
+
+    def prefilled(self, prompt: Any) -> dict[str, onnxruntime.OrtValue]:
+        """The caches after a prompt (batch, length)."""
+        empty = {name: np.zeros_like(a) for name, a in self.random_caches(0).items()}
+        self.bind(self.roles.feeds(prompt, 0), empty)
+        self.step()
+        return self._presents()
+
+    def follow(
+        self, feeds: dict[str, Any], caches: dict[str, onnxruntime.OrtValue]
+    ) -> dict[str, onnxruntime.OrtValue]:
+        """Run a step after these caches, and return its own: the same memory where they are buffers."""
+        for name, array in feeds.items():
+            self.binding.bind_cpu_input(name, array)
+        for cache in self.roles.caches:
+            self.binding.bind_ortvalue_input(cache.past, caches[cache.past])
+            if self.roles.capacity is None:
+                self.binding.bind_output(cache.present)
+            else:
+                self.binding.bind_ortvalue_output(cache.present, caches[cache.past])
+        self.binding.bind_output("logits")
+        self.session.run_with_iobinding(self.binding)
+        return self._presents()
+
+    def _presents(self) -> dict[str, onnxruntime.OrtValue]:
+        outputs = self.binding.get_outputs()
+        return {
+            c.past: value if self.roles.capacity is None else self._owned[c.past]
+            for c, value in zip(self.roles.caches, outputs, strict=False)
+        }
