@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -144,3 +145,21 @@ class _Peer:
             c.past: value if self.roles.capacity is None else self._owned[c.past]
             for c, value in zip(self.roles.caches, outputs, strict=False)
         }
+
+
+def main() -> None:
+    """Print the ratios for the number of threads that is given, or one."""
+    threads = int(sys.argv[1]) if len(sys.argv) > 1 else 1
+    forms: tuple[Form, ...] = ("plain", "contrib")
+    for form in forms:
+        for measure in (decoder_step, decoder_steps):
+            p = measure(form, threads)
+            print(
+                f"{measure.__name__:13} {form:7} {threads} threads: {p.ours_s * 1e3:6.1f} ms against"
+                f" {p.theirs_s * 1e3:6.1f} ms, ratio {p.ratio:.2f} ({p.low:.2f}-{p.high:.2f})",
+                flush=True,
+            )
+
+
+if __name__ == "__main__":
+    main()

@@ -93,14 +93,12 @@ class Decoder:
         self, prompts: HostArray, count: int, sampling: Sampling, draft: Decoder | None, draft_tokens: int
     ) -> Iterator[HostArray]:
         """Checks everything, then returns the tokens to come."""
-        if count < 1:
-            raise OptionError(f"max_new_tokens must be at least 1, not {count}", operand="max_new_tokens")
+        _positive("max_new_tokens", count)
         self._check(prompts, count)
         target = Context(self._ex, self._roles, len(prompts))
         if draft is None:
             return _one_by_one(target, prompts, count, sampling)
-        if draft_tokens < 1:
-            raise OptionError(f"draft_tokens must be at least 1, not {draft_tokens}", operand="draft_tokens")
+        _positive("draft_tokens", draft_tokens)
         if draft.vocab != self.vocab:
             raise OptionError(
                 f"the draft has {draft.vocab} tokens, the model that it drafts for {self.vocab}",
@@ -133,6 +131,11 @@ def _one_by_one(target: Context, prompts: HostArray, count: int, sampling: Sampl
         yield tokens
         if step + 1 < count:
             logits = target.run(tokens[:, None], "primary")
+
+
+def _positive(name: str, value: int) -> None:
+    if not isinstance(value, int | np.integer) or value < 1:
+        raise OptionError(f"{name} must be at least 1, not {value!r}", operand=name)
 
 
 def _prompts(given: Sequence[int] | Sequence[Sequence[int]] | HostArray, axes: int) -> HostArray:

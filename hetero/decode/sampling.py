@@ -34,11 +34,11 @@ class Sampling:
             raise OptionError(
                 f"temperature must be 0 or more, not {self.temperature!r}", operand="temperature"
             )
-        if self.top_k is not None and self.top_k < 1:
+        if self.top_k is not None and not (isinstance(self.top_k, int | np.integer) and self.top_k >= 1):
             raise OptionError(f"top_k must be at least 1 or None, not {self.top_k!r}", operand="top_k")
         if not 0 < self.top_p <= 1:
             raise OptionError(f"top_p must be above 0 and at most 1, not {self.top_p!r}", operand="top_p")
-        if not 0 <= self.seed < 1 << 64:
+        if not (isinstance(self.seed, int | np.integer) and 0 <= self.seed < 1 << 64):
             raise OptionError(f"seed must be a 64-bit unsigned number, not {self.seed!r}", operand="seed")
 
     @property

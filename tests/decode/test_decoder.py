@@ -142,6 +142,7 @@ def test_more_tokens_than_a_sequence_may_have_are_refused_before_anything_runs()
     ("options", "message"),
     [
         ({"max_new_tokens": 0}, "max_new_tokens must be at least 1, not 0"),
+        ({"max_new_tokens": 2.0}, "max_new_tokens must be at least 1, not 2.0"),
         ({"draft": decoder(), "draft_tokens": 0}, "draft_tokens must be at least 1, not 0"),
         ({"draft": Decoder(FakeExecutor(mixed(3), 3))}, "the draft has 3 tokens, .* for 9"),
     ],

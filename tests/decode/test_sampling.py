@@ -134,6 +134,8 @@ def test_a_draw_without_chances_is_an_error() -> None:
         ({"temperature": -1.0}, "temperature must be 0 or more, not -1.0"),
         ({"temperature": float("nan")}, "temperature"),
         ({"top_k": 0}, "top_k must be at least 1 or None, not 0"),
+        ({"top_k": 2.5}, "top_k must be at least 1 or None, not 2.5"),
+        ({"seed": 0.5}, "seed must be a 64-bit unsigned number, not 0.5"),
         ({"top_p": 0.0}, "top_p must be above 0 and at most 1, not 0.0"),
         ({"top_p": 1.5}, "top_p"),
         ({"seed": -1}, "seed must be a 64-bit unsigned number, not -1"),
