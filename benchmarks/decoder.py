@@ -16,7 +16,7 @@ from benchmarks.measure import Pair, paired
 from hetero import HeterogeneousExecutor
 from hetero.decode.context import Context
 from hetero.decode.roles import Roles, roles_of
-from tests.models.decoder import BENCHMARK, Config, Form, build
+from tests.models.decoder import BENCHMARK, FORMS, Config, Form, build
 
 CONTEXT = 512
 
@@ -24,8 +24,8 @@ CONTEXT = 512
 def decoder_step(form: Form, threads: int, *, config: Config = BENCHMARK, runs: int = 15) -> Pair:
     """The step that makes the sequence CONTEXT tokens long, again and again; both with `threads` threads.
 
-    plain: the cache grows by Concat, and what comes back is fed again. contrib: GroupQueryAttention; onnxruntime writes
-    into the buffers that it is given, and nothing is copied.
+    plain: the cache grows by Concat, and what comes back is fed again. contrib, scatter: GroupQueryAttention and
+    TensorScatter; onnxruntime writes into the buffers that it is given, and nothing is copied.
     """
     with _both(form, threads, config) as (ours, peer):
         caches = peer.random_caches(CONTEXT - 1)
@@ -150,8 +150,7 @@ class _Peer:
 def main() -> None:
     """Print the ratios for the number of threads that is given, or one."""
     threads = int(sys.argv[1]) if len(sys.argv) > 1 else 1
-    forms: tuple[Form, ...] = ("plain", "contrib")
-    for form in forms:
+    for form in FORMS:
         for measure in (decoder_step, decoder_steps):
             p = measure(form, threads)
             print(

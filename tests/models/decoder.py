@@ -32,7 +32,7 @@ def prompt(config: Config = SMALL, length: int = 7, batch: int = 1, seed: int = 
 
 @dataclass
 class Peer:
-    """onnxruntime with a cache that is carried by hand, for one of the forms that it runs (plain, contrib)."""
+    """onnxruntime with a cache that is carried by hand, for one of the forms."""
 
     config: Config
     form: Form
@@ -41,6 +41,7 @@ class Peer:
     def __post_init__(self) -> None:
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = options.inter_op_num_threads = 1
+        options.log_severity_level = 3  # it warns of each TensorScatter that cannot write in place
         model = build(self.config, self.form).SerializeToString()
         self.session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
 
@@ -65,6 +66,10 @@ class Peer:
         if self.form == "plain":
             feeds["attention_mask"] = np.ones((batch, past + new), np.int64)
             feeds["position_ids"] = np.tile(np.arange(past, past + new), (batch, 1))
+        elif self.form == "scatter":
+            feeds["position_ids"] = np.tile(np.arange(past, past + new), (batch, 1))
+            feeds["write_indices"] = np.full(batch, past)
+            feeds["nonpad_kv_seqlen"] = np.full(batch, past + new)
         else:
             feeds["seqlens_k"] = np.full(batch, past + new - 1, np.int32)
             feeds["total_sequence_length"] = np.array(past + new, np.int32)

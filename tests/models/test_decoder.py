@@ -18,6 +18,8 @@ from tests.models.decoder_parts import Array
 from tests.models.decoder_plain import plain
 
 COUNT = 256
+ROUNDING = 1e-4
+"""By which logits, of deviation 4, may differ between forms; some 3e-5 was seen."""
 
 
 @cache
@@ -43,12 +45,16 @@ def tokens_of(model: onnx.ModelProto, count: int, batch: int = 1, providers: obj
 
 
 def test_the_decoder_says_many_things_and_is_sure_of_them() -> None:
-    (tokens, logits), (others, other_logits) = peer("plain"), peer("contrib")
-    assert others == tokens
+    tokens, logits = peer()
     assert len(set(tokens[0])) > 100
-    rounding = float(np.abs(logits - other_logits).max())
-    assert rounding < 1e-4
-    assert margin(logits) > 50 * 1e-4
+    assert margin(logits) > 50 * ROUNDING
+
+
+@pytest.mark.parametrize("form", ["contrib", "scatter"])
+def test_the_forms_of_the_decoder_are_one_model(form: Form) -> None:
+    tokens, logits = peer(form)
+    assert tokens == peer()[0]
+    np.testing.assert_allclose(logits, peer()[1], rtol=0, atol=ROUNDING)
 
 
 @pytest.mark.parametrize("form", FORMS)
