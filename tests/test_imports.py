@@ -28,6 +28,7 @@ LAYERS = [
     "actors",
     "hetero.feeds",
     "hetero.executor",
+    "hetero.decode",
     "hetero.backend",
     "hetero.cli",
 ]
