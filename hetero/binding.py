@@ -92,7 +92,7 @@ class IOBinding:
         Raises: InputError where it does not fit, naming both sizes.
         """
         buffer = self._targets[name]
-        if value is buffer:
+        if id(value) == id(buffer):
             return buffer
         array: HostArray = np.asarray(value)
         fits = array.ndim == buffer.ndim and array.dtype == buffer.dtype
@@ -102,7 +102,6 @@ class IOBinding:
                 f"output {name!r} is {array.dtype}{list(array.shape)}, its buffer {buffer.dtype}{list(buffer.shape)}",
                 operand=name,
             )
-        part: Any = buffer[(*map(slice, array.shape),)] if larger else buffer
+        part = buffer[(*map(slice, array.shape),)] if larger else buffer
         np.copyto(part, array)
-        filled: HostArray = part
-        return filled
+        return part

@@ -47,7 +47,9 @@ class BoundState:
     def __init__(
         self, plan: Plan, children: Children, pairs: Mapping[str, str], capacity: int | None
     ) -> None:
-        """Raises: StateError for names that are no input or output, or whose types do not go together."""
+        """`capacity`: rows of the buffers that grow, and any other extent that follows from no feed.
+
+        Raises: StateError for names that are no input or output, or whose types do not go together."""
         self._plan, self._children, self._capacity = plan, children, capacity
         inputs, outputs = {p.name: p for p in plan.inputs}, {p.name: p for p in plan.outputs}
         self._pairs: dict[str, _Pair] = {}
@@ -60,6 +62,7 @@ class BoundState:
             raise StateError(f"an output feeds two inputs: {sorted(pairs.values())}")
         self.outputs = frozenset(pairs.values())
         self._symbols: dict[str, int] | None = None
+        self._allocated: dict[str, int] | None = None
         self._shapes: dict[str, tuple[int, ...]] = {}
         self._carried: dict[str, HostArray] = {}
 
@@ -166,11 +169,16 @@ class BoundState:
         for name, pair in self._pairs.items():
             shape = []
             for k, dim in enumerate(pair.dims):
-                if isinstance(dim, str) and k != pair.axis:
-                    if dim not in symbols:
+                if k == pair.axis:
+                    shape.append(0)
+                elif not isinstance(dim, str):
+                    shape.append(int(dim))
+                else:
+                    extent = symbols.get(dim, self._capacity)
+                    if extent is None:
                         raise StateError(f"extent {dim!r} of axis {k} follows from no feed", operand=name)
-                    shared[dim] = symbols[dim]
-                shape.append(0 if k == pair.axis else symbols[dim] if isinstance(dim, str) else int(dim))
+                    shared[dim] = extent
+                    shape.append(extent)
             full = list(shape)
             if pair.axis is not None:
                 full[pair.axis] = self._capacity or FIRST_CAPACITY
@@ -182,8 +190,13 @@ class BoundState:
             elastic = axis is not None and self._capacity is None
             spec = StateSpec(name, pair.output, TensorSpec(pair.dtype, tuple(full)), axis, elastic)
             specs.setdefault(pair.home, []).append(spec)
-        for child, wanted in specs.items():
-            self._children.bind_state(child, wanted, self._withheld({s.output for s in wanted}))
+        if shared == self._allocated:
+            self._change(StateChange(reset=True))
+        else:
+            self._allocated = None
+            for child, wanted in specs.items():
+                self._children.bind_state(child, wanted, self._withheld({s.output for s in wanted}))
+            self._allocated = shared
         self._shapes, self._carried, self._symbols = shapes, carried, shared
 
     def _withheld(self, outputs: set[str]) -> list[tuple[int, str]]:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from hetero.decode.roles import LOGITS, Roles
-from hetero.decode.state import Executor, open_state
+from hetero.decode.state import Executor, StateStore
 from hetero.errors import KernelError
 from hetero.types import HostArray
 
 
 class Context:
-    """`batch` sequences of equal length, at first empty."""
+    """Sequences of equal length, at first empty, whose caches are `state`'s."""
 
-    def __init__(self, ex: Executor, roles: Roles, batch: int) -> None:
-        self._ex, self._roles = ex, roles
-        self._state = open_state(ex, roles, batch)
+    def __init__(self, ex: Executor, roles: Roles, state: StateStore) -> None:
+        self._ex, self._roles, self._state = ex, roles, state
 
     @property
     def length(self) -> int:

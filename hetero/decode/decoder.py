@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from typing import Any, Literal, overload
 
 import numpy as np
 
@@ -10,7 +11,7 @@ from hetero.decode.context import Context
 from hetero.decode.roles import roles_of
 from hetero.decode.sampling import GREEDY, Sampling, choose
 from hetero.decode.speculative import speculated
-from hetero.decode.state import Executor
+from hetero.decode.state import BoundState, Executor, KeptState, StatefulExecutor, Tenancy
 from hetero.decode.stopping import Stop, until_stopped
 from hetero.errors import InputError, OptionError
 from hetero.types import HostArray
@@ -24,16 +25,28 @@ class Decoder:
     grow by each step's tokens and caches of one size throughout are told apart by their declared shapes.
 
     Args:
-        ex: the executor; it stays its owner's. Several generations may be under way at once.
+        ex: the executor; it stays its owner's.
         max_length: tokens that a sequence may have, prompt included; needed where the caches are buffers whose size the
             model leaves open.
+        bound: keep the caches on the executor's children (`ex.bind_state`), where a step copies nothing; they hold one
+            generation at a time, the last one that was begun. False: the decoder keeps and feeds them, so that any
+            number of generations may be under way at once, also on executors that keep nothing.
 
     Raises: OptionError that lists what a decoder has and this model lacks.
     """
 
-    def __init__(self, ex: Executor, *, max_length: int | None = None) -> None:
-        self._ex = ex
+    @overload
+    def __init__(
+        self, ex: StatefulExecutor, *, max_length: int | None = None, bound: bool = True
+    ) -> None: ...
+
+    @overload
+    def __init__(self, ex: Executor, *, max_length: int | None = None, bound: Literal[False]) -> None: ...
+
+    def __init__(self, ex: Any, *, max_length: int | None = None, bound: bool = True) -> None:
+        self._ex: Executor = ex
         self._roles = roles_of(ex.plan, max_length)
+        self._tenancy = Tenancy(ex, self._roles) if bound else None
 
     @property
     def vocab(self) -> int | None:
@@ -95,7 +108,7 @@ class Decoder:
         """Checks everything, then returns the tokens to come."""
         _positive("max_new_tokens", count)
         self._check(prompts, count)
-        target = Context(self._ex, self._roles, len(prompts))
+        target = self._context(len(prompts))
         if draft is None:
             return _one_by_one(target, prompts, count, sampling)
         _positive("draft_tokens", draft_tokens)
@@ -104,9 +117,15 @@ class Decoder:
                 f"the draft has {draft.vocab} tokens, the model that it drafts for {self.vocab}",
                 operand="draft",
             )
+        if draft._ex is self._ex and self._tenancy is not None:
+            raise OptionError("a bound decoder cannot draft for itself; bound=False lets it", operand="draft")
         draft._check(prompts, count)
-        helper = Context(draft._ex, draft._roles, len(prompts))
-        return speculated(target, helper, prompts, count, sampling, draft_tokens)
+        return speculated(target, draft._context(len(prompts)), prompts, count, sampling, draft_tokens)
+
+    def _context(self, batch: int) -> Context:
+        if self._tenancy is not None:
+            return Context(self._ex, self._roles, BoundState(self._tenancy, self._roles))
+        return Context(self._ex, self._roles, KeptState(self._roles, batch))
 
     def _check(self, prompts: HostArray, count: int) -> None:
         vocab, limit, length = self._roles.vocab, self._roles.limit, prompts.shape[1]

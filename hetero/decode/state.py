@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from hetero.decode.roles import Roles, Signature
+from hetero.errors import StateError
 from hetero.types import HostArray
 
 
@@ -25,6 +26,19 @@ class Executor(Protocol):
         graph_slot: str = "primary",
     ) -> dict[str, Any]:
         """One step: input name -> array, to output name -> array."""
+
+
+class StatefulExecutor(Executor, Protocol):
+    """An executor that keeps values between steps; a `hetero.HeterogeneousExecutor` is one."""
+
+    def bind_state(self, pairs: Mapping[str, str], *, capacity: int | None = None) -> None:
+        """Keep these values: input name -> the output that is its next value."""
+
+    def rewind_state(self, length: int) -> None:
+        """Forget rows from `length` on."""
+
+    def reset_state(self) -> None:
+        """Begin anew."""
 
 
 class StateStore(Protocol):
@@ -47,9 +61,47 @@ class StateStore(Protocol):
         """Forget the steps from `length` on; 0 <= length <= the length."""
 
 
-def open_state(ex: Executor, roles: Roles, batch: int) -> StateStore:
-    """The caches of a new generation of `batch` sequences: the one place that decides where they are kept."""
-    return KeptState(roles, batch)
+class Tenancy:
+    """Whose sequences the state of an executor holds: those of the generation that was begun last."""
+
+    def __init__(self, ex: StatefulExecutor, roles: Roles) -> None:
+        """Binds the caches. Raises: StateError."""
+        ex.bind_state({c.past: c.present for c in roles.caches}, capacity=roles.capacity or roles.limit)
+        self.ex = ex
+        self.tenant: BoundState | None = None
+
+
+class BoundState:
+    """Caches that stay on the executor's children. A generation that begins takes them over from the one before."""
+
+    wanted = ()
+
+    def __init__(self, tenancy: Tenancy, roles: Roles) -> None:
+        self.length = 0
+        self._tenancy = tenancy
+        self._grows = roles.capacity is None
+        self._begun = False
+
+    def feeds(self) -> dict[str, HostArray]:
+        """Nothing: the caches are where they are read. Raises: StateError where another generation has them now."""
+        if not self._begun:
+            self._tenancy.ex.reset_state()
+            self._tenancy.tenant, self._begun = self, True
+        if self._tenancy.tenant is not self:
+            raise StateError(
+                "another generation has begun on this decoder, which keeps the caches of one; bound=False keeps more"
+            )
+        return {}
+
+    def advance(self, outputs: Mapping[str, Any], new: int) -> None:
+        """They are `new` steps longer."""
+        self.length += new
+
+    def rewind(self, length: int) -> None:
+        """Caches that grow are cut; what a buffer holds behind the length is not looked at, and written over."""
+        if self._grows and length != self.length:
+            self._tenancy.ex.rewind_state(length)
+        self.length = length
 
 
 class KeptState:

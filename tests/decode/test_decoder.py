@@ -25,7 +25,7 @@ def by_hand(prompt: list[int], count: int) -> list[int]:
 
 
 def decoder(capacity: int | None = None) -> Decoder:
-    return Decoder(FakeExecutor(LOGITS, VOCAB, capacity))
+    return Decoder(FakeExecutor(LOGITS, VOCAB, capacity), bound=False)
 
 
 @CAPACITIES
@@ -36,13 +36,13 @@ def test_each_token_is_the_greatest_after_all_before_it(capacity: int | None) ->
 @CAPACITIES
 def test_the_prompt_is_run_at_once_and_then_a_token_per_step(capacity: int | None) -> None:
     ex = FakeExecutor(LOGITS, VOCAB, capacity)
-    list(Decoder(ex).generate([1, 2, 3], max_new_tokens=3))
+    list(Decoder(ex, bound=False).generate([1, 2, 3], max_new_tokens=3))
     assert ex.steps == [("prefill", 3), ("primary", 1), ("primary", 1)]
 
 
 def test_nothing_runs_before_the_first_token_is_asked_for() -> None:
     ex = FakeExecutor(LOGITS, VOCAB)
-    stream = Decoder(ex).generate([1], max_new_tokens=3)
+    stream = Decoder(ex, bound=False).generate([1], max_new_tokens=3)
     assert ex.steps == []
     next(stream)
     assert len(ex.steps) == 1
@@ -133,7 +133,7 @@ def test_more_tokens_than_a_sequence_may_have_are_refused_before_anything_runs()
     with pytest.raises(InputError, match="4 tokens and 21 new ones are more than the 24"):
         decoder(24).generate([1] * 4, max_new_tokens=21)
     with pytest.raises(InputError, match="more than the 9"):
-        Decoder(FakeExecutor(LOGITS, VOCAB), max_length=9).generate([1], max_new_tokens=9)
+        Decoder(FakeExecutor(LOGITS, VOCAB), max_length=9, bound=False).generate([1], max_new_tokens=9)
     with pytest.raises(InputError, match="more than the 24"):
         decoder().generate([1] * 4, max_new_tokens=21, draft=decoder(24))
 
@@ -144,7 +144,7 @@ def test_more_tokens_than_a_sequence_may_have_are_refused_before_anything_runs()
         ({"max_new_tokens": 0}, "max_new_tokens must be at least 1, not 0"),
         ({"max_new_tokens": 2.0}, "max_new_tokens must be at least 1, not 2.0"),
         ({"draft": decoder(), "draft_tokens": 0}, "draft_tokens must be at least 1, not 0"),
-        ({"draft": Decoder(FakeExecutor(mixed(3), 3))}, "the draft has 3 tokens, .* for 9"),
+        ({"draft": Decoder(FakeExecutor(mixed(3), 3), bound=False)}, "the draft has 3 tokens, .* for 9"),
     ],
 )
 def test_options_that_cannot_be_meant_are_refused(options: dict[str, Any], message: str) -> None:
@@ -159,4 +159,4 @@ def test_logits_of_the_last_token_alone_are_an_error() -> None:
             return outputs | {"logits": outputs["logits"][:, -1:]}
 
     with pytest.raises(KernelError, match=r"shape \[1, 1, 9\], expected one row for each of \[1, 2\] tokens"):
-        list(Decoder(LastOnly(LOGITS, VOCAB)).generate([1, 2], max_new_tokens=1))
+        list(Decoder(LastOnly(LOGITS, VOCAB), bound=False).generate([1, 2], max_new_tokens=1))

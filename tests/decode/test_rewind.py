@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from hetero.decode.context import Context
 from hetero.decode.roles import roles_of
+from hetero.decode.state import KeptState
 from tests.decode.fake import Array, FakeExecutor, mixed
 
 LOGITS = mixed(5)
@@ -17,7 +18,8 @@ MOVES = st.lists(st.lists(st.integers(0, 4), min_size=1, max_size=4) | st.intege
 
 def context(capacity: int | None, batch: int = 1) -> Context:
     ex = FakeExecutor(LOGITS, 5, capacity)
-    return Context(ex, roles_of(ex.plan), batch)
+    roles = roles_of(ex.plan)
+    return Context(ex, roles, KeptState(roles, batch))
 
 
 @pytest.mark.parametrize("capacity", [None, 64], ids=["growing", "buffer"])
@@ -49,7 +51,8 @@ def test_a_run_that_fails_leaves_the_sequences_as_they_were() -> None:
             return super().run(*args, **kwargs)  # type: ignore[arg-type]
 
     ex = Failing(LOGITS, 5)
-    sequence = Context(ex, roles_of(ex.plan), 1)
+    roles = roles_of(ex.plan)
+    sequence = Context(ex, roles, KeptState(roles, 1))
     sequence.run(np.array([[1, 2]]), "prefill")
     ex.fails = True
     with pytest.raises(RuntimeError, match="lost"):

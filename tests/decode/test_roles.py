@@ -148,7 +148,7 @@ def test_everything_that_is_missing_is_named_at_once() -> None:
         hetero.HeterogeneousExecutor(model, ["cpu"], children="inline") as ex,
         pytest.raises(OptionError) as caught,
     ):
-        Decoder(ex)
+        Decoder(ex, bound=False)
     for part in ("input_ids", "logits", "past_key_values", "unknown meaning: x"):
         assert part in str(caught.value)
 

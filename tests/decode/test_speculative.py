@@ -34,11 +34,11 @@ def tokens_of(
 ) -> tuple[list[int], FakeExecutor, FakeExecutor]:
     target = FakeExecutor(TARGET, VOCAB, capacity)
     helper = FakeExecutor(draft or TARGET, VOCAB, capacity)
-    got = Decoder(target).generate(
+    got = Decoder(target, bound=False).generate(
         [3, 1, 4],
         max_new_tokens=count,
         sampling=sampling,
-        draft=None if draft is None else Decoder(helper),
+        draft=None if draft is None else Decoder(helper, bound=False),
         draft_tokens=ahead,
     )
     return list(got), target, helper
@@ -96,7 +96,7 @@ def test_sampled_tokens_keep_the_targets_distribution(ahead: int) -> None:
         want[tokens] = np.prod(
             [probabilities(b, Sampling())[0, t] for b, t in zip(before, tokens, strict=True)]
         )
-    decoder, draft = (Decoder(FakeExecutor(f, 3)) for f in (target, mixed(3, seed=6, scale=1.5)))
+    decoder, draft = (Decoder(FakeExecutor(f, 3), bound=False) for f in (target, mixed(3, seed=6, scale=1.5)))
     counts = np.zeros(want.shape)
     for seed in range(runs):
         got = decoder.generate(
@@ -111,7 +111,9 @@ def test_sampled_tokens_keep_the_targets_distribution(ahead: int) -> None:
 @pytest.mark.parametrize("draft", DRAFTS)
 def test_each_sequence_of_a_batch_has_the_tokens_it_has_alone(capacity: int | None, draft: str) -> None:
     prompts = [[3, 1, 4], [1, 5, 2], [0, 0, 0]]
-    decoder, helper = (Decoder(FakeExecutor(f, VOCAB, capacity)) for f in (TARGET, DRAFTS[draft]))
+    decoder, helper = (
+        Decoder(FakeExecutor(f, VOCAB, capacity), bound=False) for f in (TARGET, DRAFTS[draft])
+    )
     alone = [list(decoder.generate(p, max_new_tokens=15)) for p in prompts]
     got = np.stack(list(decoder.generate_batch(prompts, max_new_tokens=15, draft=helper)), axis=1)
     assert got.tolist() == alone
@@ -120,7 +122,7 @@ def test_each_sequence_of_a_batch_has_the_tokens_it_has_alone(capacity: int | No
 @CAPACITIES
 def test_tokens_come_as_soon_as_they_are_known(capacity: int | None) -> None:
     target, draft = FakeExecutor(TARGET, VOCAB, capacity), FakeExecutor(TARGET, VOCAB, capacity)
-    stream = Decoder(target).generate([1], max_new_tokens=20, draft=Decoder(draft))
+    stream = Decoder(target, bound=False).generate([1], max_new_tokens=20, draft=Decoder(draft, bound=False))
     next(stream)
     assert len(target.steps) == 1
     next(stream)
