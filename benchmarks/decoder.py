@@ -25,7 +25,7 @@ CONTEXT = 512
 def decoder_step(form: Form, threads: int, *, config: Config = BENCHMARK, runs: int = 15) -> Pair:
     """The step that makes the sequence CONTEXT tokens long, again and again; both with `threads` threads.
 
-    plain: the cache grows by Concat; here in place, while onnxruntime copies it. contrib, scatter: GroupQueryAttention and
+    plain: the cache grows by Concat; here in place, onnxruntime copies it. contrib, scatter: GroupQueryAttention and
     TensorScatter; onnxruntime writes into the buffers that it is given, and nothing is copied.
     """
     with _both(form, threads, config) as (ours, peer):

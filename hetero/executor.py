@@ -408,7 +408,7 @@ class HeterogeneousExecutor:
         }
 
     def write_trace(self, path: str | PathLike[str]) -> Path:
-        """Write the spans recorded so far (options.trace) as a Chrome trace that Perfetto opens."""
+        """Write the spans recorded so far (options.trace, options.trace_ops) as a Chrome trace that Perfetto opens."""
         self._check_open()
         self._spans += self._children.take_spans()
         return write_chrome_trace(self._spans, path)

@@ -58,6 +58,8 @@ class RuntimeOptions:
     """How long children may take to start and prepare."""
     trace: bool = False
     """Record a span for each partition run, for `write_trace`; they are kept until the executor is closed."""
+    trace_ops: bool = False
+    """Record a span for each instruction too; calls are then made one by one, which takes longer."""
     extensions: str = ""
     """Modules, separated by commas, that register extensions when they are imported; children import them too."""
     seed: int = 0

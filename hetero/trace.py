@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,10 @@ class Span:
     step: int
     start_s: float
     end_s: float
+    category: str = "partition"
+    """"partition", or "op" for a single instruction."""
+    args: Mapping[str, Any] = field(default_factory=dict)
+    """What a viewer shows beside it: of an op its node, bytes, and whether it is captured or why not."""
 
 
 def write_chrome_trace(spans: Iterable[Span], path: str | PathLike[str]) -> Path:
@@ -38,7 +42,8 @@ def write_chrome_trace(spans: Iterable[Span], path: str | PathLike[str]) -> Path
             "tid": tracks[s.track],
             "ts": (s.start_s - origin) * 1e6,
             "dur": (s.end_s - s.start_s) * 1e6,
-            "args": {"step": s.step},
+            "cat": s.category,
+            "args": {"step": s.step, **s.args},
         }
         for s in spans
     ]

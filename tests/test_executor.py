@@ -355,3 +355,29 @@ def test_the_environment_overrides_options(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv("HETERO_TRACE", "perhaps")
     with pytest.raises(OptionError, match="HETERO_TRACE"):
         executor()
+
+
+@pytest.mark.parametrize("providers", [["cpu"], ["sim:0"]], ids=["cpu", "sim"])
+def test_a_trace_of_ops_says_of_each_what_it_read_and_whether_it_was_captured(
+    tmp_path: Path, providers: list[str]
+) -> None:
+    nodes = " ".join(f"v{k + 1} = Tanh(v{k})" for k in range(9))
+    text = (
+        '<ir_version: 9, opset_import: ["" : 17]> g (float[2, 3] x) => (float[2, 3] y, int64[2, k] z)'
+        f" {{ v0 = Neg(x) {nodes} y = Abs(v9) z = NonZero(y) }}"
+    )
+    options = hetero.RuntimeOptions(trace_ops=True, fuse_elementwise=False)
+    model = onnx.parser.parse_model(text)
+    plain = hetero.HeterogeneousExecutor(model, providers, children="inline")
+    with plain, hetero.HeterogeneousExecutor(model, providers, children="inline", options=options) as ex:
+        x = np.linspace(-1, 1, 6, dtype=np.float32).reshape(2, 3)
+        want = plain.run({"x": x})
+        for _ in range(3):
+            got = ex.run({"x": x})
+            assert all(got[name].tobytes() == want[name].tobytes() for name in want)
+        events = json.loads(ex.write_trace(tmp_path / "ops.json").read_text())["traceEvents"]
+    last = [e for e in events if e["ph"] == "X" and e["args"]["step"] == 3]
+    assert [e["args"]["op"] for e in last] == ["Neg", *["Tanh"] * 9, "Abs", "NonZero"]
+    assert all(e["args"]["capture"] == "segment" for e in last[:-1])
+    assert last[-1]["args"]["reason"] == "data-dependent-shape"
+    assert last[0]["args"]["reads_bytes"] == last[0]["args"]["writes_bytes"] == 24

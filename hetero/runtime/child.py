@@ -110,6 +110,8 @@ class ChildExecutor:
             try:
                 if self._context is not None:
                     self._context.drive(graph_slot)
+                    if self._context.ops is not None:
+                        self._context.ops.step = step
                 with self._bounds(), drawing(self.options.seed, step):
                     sent = self._run(task, step, parcels, binding)
             except BaseException as error:
@@ -287,6 +289,9 @@ class ChildExecutor:
         """The spans recorded since the last call."""
         with self._lock:
             spans, self._spans = self._spans, []
+            if self._context is not None and self._context.ops is not None:
+                spans += self._context.ops.spans
+                self._context.ops.spans = []
             return spans
 
     def stats(self) -> dict[str, Any]:

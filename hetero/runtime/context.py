@@ -12,6 +12,7 @@ from hetero.runtime.capture.graph_slots import GraphSlot
 from hetero.runtime.capture.recorder import Recorder
 from hetero.runtime.extensions import Extensions
 from hetero.runtime.kernel_cache import KernelCache
+from hetero.runtime.op_trace import OpTrace
 from hetero.runtime.slots import Kind, Slot
 from hetero.types import HostArray, TensorSpec
 
@@ -61,12 +62,14 @@ class Context:
     constants: dict[str, Slot] = field(default_factory=dict)
     extensions: Extensions | None = None
     recorder: Recorder = field(init=False)
+    ops: OpTrace | None = field(init=False)
     graph_slots: dict[str, GraphSlot] = field(default_factory=dict)
     graph_slot: GraphSlot | None = None
     """The one that the run under way drives; None while nothing is captured."""
 
     def __post_init__(self) -> None:
         self.recorder = Recorder(self.provider, object())
+        self.ops = OpTrace(self.provider) if self.options.trace_ops else None
 
     def drive(self, name: str) -> None:
         """Runs from here on drive the graph slot `name`."""

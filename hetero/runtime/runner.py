@@ -8,12 +8,13 @@ from collections import OrderedDict, deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hetero.errors import HeteroError, ProgramError
-from hetero.kernels.base import Compiled
+from hetero.kernels.base import Call, Compiled
 from hetero.kernels.limits import check_declared
 from hetero.program.program import NO_SLOT, Dispatch, Program
 from hetero.providers.base import Provider
@@ -391,8 +392,9 @@ class Runner:
     def _next(self, section: Section) -> Section:
         instruction = self.program.instructions[section.stop - 1]
         assert section.tail is not None
+        ops = self.context.ops
         try:
-            key = section.tail()
+            key = section.tail() if ops is None else ops.tail(self.program, section)
         except Exception as error:
             ours = locate(error, instruction, self.provider)
             raise ours from ours.__cause__
@@ -413,7 +415,13 @@ class Runner:
         captured = section.captured.get(slot.name) if slot is not None else None
         if slot is not None and captured is None:
             captured = section.captured[slot.name] = self._record(section, slot)
-        if slot is None or captured is None:
+        steps: list[Call]
+        if self.context.ops is not None:
+            steps = [
+                partial(self.context.ops.call, self.program, section, k, captured)
+                for k in range(len(section.calls))
+            ]
+        elif slot is None or captured is None:
             steps = section.calls
         elif captured.tokens:
             slot.replays += 1
@@ -426,7 +434,7 @@ class Runner:
             deque(map(operator.call, done), maxlen=0)  # a loop in C: a quarter faster than a for statement
         except Exception as error:
             at = len(steps) - operator.length_hint(done) - 1
-            if steps is not section.calls and captured is not None:
+            if captured is not None and steps is captured.steps:
                 at = captured.firsts[at]
             ours = locate(error, self.program.instructions[section.nodes[at]], self.provider)
             raise ours from ours.__cause__
