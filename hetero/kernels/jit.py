@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 import os
 import re
@@ -10,6 +11,8 @@ import types
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+import numpy as np
+
 # libgomp reads these when it loads. Threads that spin between two parallel loops starve OpenBLAS's threads: a
 # Winograd convolution was measured ten times slower with the defaults.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -17,6 +20,13 @@ os.environ.setdefault("GOMP_SPINCOUNT", "0")
 
 prange = range
 """Loop over this in a jitted function; the parallel variant runs it on threads."""
+
+
+def floats_at(address: int, n: int) -> Any:
+    """`n` float32 at `address` as an array over that memory, which must be aligned and outlive it. In a jitted function
+    it costs nothing."""
+    return np.frombuffer((ctypes.c_float * n).from_address(address), np.float32)
+
 
 PARALLEL_ELEMENTS = 1 << 16
 """Element operations from which on a loop over threads pays for the 3 µs it takes to start them."""
@@ -81,9 +91,14 @@ class Jitted:
     """
 
     def __init__(
-        self, function: Callable[..., None], signatures: tuple[str, ...], twin: Callable[..., None]
+        self,
+        function: Callable[..., None],
+        signatures: tuple[str, ...],
+        twin: Callable[..., None],
+        exact: bool = False,
     ) -> None:
         self.function = function
+        self.exact = exact
         self.signatures = signatures
         self.twin = twin
         self._variants: dict[tuple[bool, str], Any] = {}
@@ -122,7 +137,7 @@ class Jitted:
             "parallel": parallel,
             "error_model": "numpy",
             # Multiply-adds may fuse; sums keep their order, so results do not hang on the vector width.
-            "fastmath": {"contract", "nsz"},
+            "fastmath": False if self.exact else {"contract", "nsz"},
         }
         function = _rebound(self.function, numba, options | {"parallel": False})
         if parallel:  # the two variants must not share one cache file
@@ -141,6 +156,8 @@ def _rebound(function: Any, numba: Any, options: dict[str, Any]) -> Any:
         if getattr(scope.get(name), "__jit_inline__", False):
             scope[name] = numba.njit(**options)(_rebound(scope[name], numba, options))
     scope["prange"] = numba.prange
+    if "floats_at" in function.__code__.co_names:
+        scope["floats_at"] = importlib.import_module("hetero.kernels.jit_memory").floats_at
     copy = types.FunctionType(function.__code__, scope, function.__name__, function.__defaults__)
     copy.__qualname__ = function.__qualname__
     copy.__module__ = function.__module__
@@ -161,10 +178,13 @@ def _signature(numba: Any, text: str) -> Any:
     return numba.types.void(*arguments)
 
 
-def jit(*signatures: str, twin: Callable[..., None]) -> Callable[[Callable[..., None]], Jitted]:
+def jit(
+    *signatures: str, twin: Callable[..., None], exact: bool = False
+) -> Callable[[Callable[..., None]], Jitted]:
     """Compile the decorated function for `signatures`, such as "f4[3], f4[3]!, i8" (see `_signature`).
 
-    Their first arguments are arrays of different dtypes. `twin` does the same with NumPy alone.
+    Their first arguments are arrays of different dtypes. `twin` does the same with NumPy alone. `exact`: every
+    operation rounds by itself and keeps the sign of zero, as NumPy's do (otherwise multiply-adds may fuse).
     Raises: ValueError for a signature of another form.
     """
     for signature in signatures:
@@ -174,7 +194,7 @@ def jit(*signatures: str, twin: Callable[..., None]) -> Callable[[Callable[..., 
                 raise ValueError(f"{part!r} is no argument of a jitted function")
 
     def wrap(function: Callable[..., None]) -> Jitted:
-        return Jitted(function, signatures, twin)
+        return Jitted(function, signatures, twin, exact)
 
     return wrap
 
