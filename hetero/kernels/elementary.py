@@ -77,7 +77,7 @@ def sigmoid_exact(x: Any) -> Any:
 
 @inline
 def tanh_exact(x: Any) -> Any:
-    """tanh(x), to 5 units in the last place."""
+    """tanh(x), to 7 units in the last place."""
     t = -_TANH_BOUND if x < -_TANH_BOUND else x
     t = _TANH_BOUND if t > _TANH_BOUND else t
     u = t * t

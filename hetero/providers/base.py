@@ -78,6 +78,9 @@ class Provider(ABC):
     """True where its arrays are numpy arrays in this process's memory."""
     can_capture: ClassVar[bool] = False
     """Whether begin_capture and its like work."""
+    fuses: ClassVar[bool] = False
+    """True where the runtime may run several elementwise kernels as one tape over its arrays (host memory that is
+    computed on at once)."""
     indexed: ClassVar[bool] = False
     """True where instances are numbered devices: the bare kind then means number 0 ("cuda" is "cuda:0")."""
     array_module: Any = np

@@ -52,6 +52,7 @@ class CpuProvider(Provider):
     kind = "cpu"
     is_host = True
     can_capture = True
+    fuses = True
     declared_options: ClassVar = {"threads": (int, type(None)), "memory_limit_bytes": (int, type(None))}
 
     def __init__(self, config: ProviderConfig) -> None:

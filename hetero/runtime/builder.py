@@ -12,6 +12,7 @@ from hetero.program.program import NO_SLOT, Dispatch, Instruction
 from hetero.providers.base import Buffer, Provider
 from hetero.runtime.arena import Lease
 from hetero.runtime.folding import Results, fold
+from hetero.runtime.fused_run import bind_run
 from hetero.runtime.operands import UINT8, Gather, gatherer, make_contiguous, run_once
 from hetero.runtime.section import Key, Section, Tail, located
 from hetero.runtime.slots import NOTHING, Kind, Liveness, Slot
@@ -43,6 +44,10 @@ class Builder:
         while self.at < len(instructions):
             instruction = instructions[self.at]
             with located(instruction, self.provider):
+                fused = bind_run(self, self.runner.runs[self.at]) if self.at in self.runner.runs else 0
+                if fused:
+                    self.at += fused
+                    continue
                 section.tail = self._instruction(instruction, self.runner.analysis.kernels[self.at])
             self.at += 1
             if section.tail is not None:

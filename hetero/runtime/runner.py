@@ -13,6 +13,7 @@ import numpy as np
 
 from hetero.errors import HeteroError
 from hetero.kernels.base import Compiled
+from hetero.kernels.jit import enabled
 from hetero.kernels.limits import check_declared
 from hetero.program.program import NO_SLOT, Dispatch, Program
 from hetero.providers.base import Provider
@@ -21,6 +22,7 @@ from hetero.runtime.builder import Builder
 from hetero.runtime.context import Context as Context
 from hetero.runtime.elements import arrived, deferred
 from hetero.runtime.frames import Frames, Iteration, escaping_outputs
+from hetero.runtime.fusion import Fused, fuse
 from hetero.runtime.operands import contiguous_copy
 from hetero.runtime.section import Key, Result, Section, locate, value_spec
 from hetero.runtime.slots import Kind, Liveness, Slot, Table
@@ -64,13 +66,16 @@ class Runner:
         constants: Mapping[int, Slot] | None = None,
         iteration: Iteration | None = None,
     ) -> None:
-        self.program = program
         self.context = context
         self.depth = depth
         self.provider = context.provider
         self.host = context.host
         self.options = context.options
         self.statistics = context.statistics
+        fuses = context.options.fuse_elementwise and context.provider.fuses and enabled()
+        fused = fuse(program) if fuses else Fused(program)
+        self.program = program = fused.program
+        self.runs = fused.until
         self.analysis = analyse(program)
         self.table = Table(program.n_slots)
         self.folded: dict[int, tuple[HostArray | None, ...]] = {}
