@@ -6,6 +6,7 @@ in a vector it stands nor on what is computed beside it. NaN gives NaN.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,9 @@ _U2, _U0 = _F(2.26843463243900e-03), _F(4.89352518554385e-03)
 _ERF_BOUND = _F(FLOAT32_BOUND)
 _P0, _P1, _P2, _P3, _P4, _P5 = (_F(c) for c in _P32)
 _Q0, _Q1, _Q2, _Q3, _Q4, _Q5 = (_F(c) for c in _Q32)
+_SQRT_HALF = _F(math.sqrt(0.5))
+GELU_TANH_SCALE = math.sqrt(2 / math.pi)
+_GELU_LINEAR, _GELU_CUBE = _F(GELU_TANH_SCALE), _F(0.044715 * GELU_TANH_SCALE)
 # atanh(s) / s in powers of s²
 _A3, _A5, _A7, _A9 = _F(1 / 3), _F(1 / 5), _F(1 / 7), _F(1 / 9)
 _A11, _A13, _A15 = _F(1 / 11), _F(1 / 13), _F(1 / 15)
@@ -95,6 +99,18 @@ def erf_exact(x: Any) -> Any:
     p = ((((_P0 * u + _P1) * u + _P2) * u + _P3) * u + _P4) * u + _P5
     q = ((((_Q0 * u + _Q1) * u + _Q2) * u + _Q3) * u + _Q4) * u + _Q5
     return t * p / q
+
+
+@inline
+def gelu_exact(x: Any) -> Any:
+    """x / 2 (1 + erf(x / sqrt 2)), rounded step by step as `hetero.kernels.gelu` does it."""
+    return x * ((erf_exact(x * _SQRT_HALF) + _ONE) * _HALF)
+
+
+@inline
+def gelu_tanh_exact(x: Any) -> Any:
+    """x / 2 (1 + tanh(sqrt(2/π) (x + 0.044715 x³))), likewise."""
+    return x * ((tanh_exact((x * x * _GELU_CUBE + _GELU_LINEAR) * x) + _ONE) * _HALF)
 
 
 @inline

@@ -9,11 +9,11 @@ from typing import Any
 
 from hetero.kernels.base import Bind, Call, Compiled, computed, given, kernel, tensor
 from hetero.kernels.broadcasting import one_dtype
+from hetero.kernels.elementary import GELU_TANH_SCALE
 from hetero.kernels.erf import erf_into, scratch_dtypes
 from hetero.kernels.fused import chain
 from hetero.kernels.operands import fail
 from hetero.kernels.tape_kernel import taped
-from hetero.kernels.tape_ops import GELU_TANH_SCALE
 from hetero.kernels.widen import NARROW, widened
 from hetero.program.operation import Operation
 from hetero.types import FLOATS, Array, Spec

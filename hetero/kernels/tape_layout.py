@@ -26,7 +26,7 @@ FULL, REGISTER, ROW, CELL = 0, 1, 2, 3
 element, likewise."""
 
 COPY, SPLAT, NEG, ABS, SQRT, RECIPROCAL = 0, 1, 2, 3, 4, 5
-EXP, EXPM1, SIGMOID, TANH, ERF, LOG1P = 6, 7, 8, 9, 10, 11
+EXP, EXPM1, SIGMOID, TANH, ERF, LOG1P, GELU, GELU_TANH = 6, 7, 8, 9, 10, 11, 12, 13
 """Operations on one stream; a SPLAT's is a cell. EXPM1 takes numbers up to 0, LOG1P those from 0 to 1."""
-ADD, MUL, SUB, DIV, MAX, MIN = 12, 15, 18, 21, 24, 27
+ADD, MUL, SUB, DIV, MAX, MIN = 15, 18, 21, 24, 27, 30
 """Operations on two streams. One more: the second is a cell; two more: the first is."""

@@ -10,6 +10,8 @@ from hetero.kernels.elementary import (
     erf_exact,
     exp_exact,
     expm1_exact,
+    gelu_exact,
+    gelu_tanh_exact,
     log1p_exact,
     sigmoid_exact,
     tanh_exact,
@@ -29,6 +31,8 @@ from hetero.kernels.tape_layout import (
     FILL,
     FILLS,
     FULL,
+    GELU,
+    GELU_TANH,
     HEADER,
     LOG1P,
     MAX,
@@ -209,6 +213,12 @@ def _block(tape: Any, scratch: int, row: int, col: int, n: int) -> None:
         elif code == LOG1P:
             for j in range(n):
                 out[j] = log1p_exact(a[j])
+        elif code == GELU:
+            for j in range(n):
+                out[j] = gelu_exact(a[j])
+        elif code == GELU_TANH:
+            for j in range(n):
+                out[j] = gelu_tanh_exact(a[j])
 
 
 @inline

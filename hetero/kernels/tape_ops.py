@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -21,7 +20,6 @@ Lower = Callable[[TapeWriter, Operation, Sequence[Operand], Sequence[HostArray |
 
 FLOAT32_MAX = float(np.finfo(np.float32).max)
 SELU_ALPHA, SELU_GAMMA = 1.67326319217681884765625, 1.05070102214813232421875
-GELU_TANH_SCALE = math.sqrt(2 / math.pi)
 
 
 class _Pen:
@@ -167,11 +165,8 @@ def _gelu(w: TapeWriter, op: Operation, x: Sequence[Operand], known: Sequence[An
     if len(x) > 1 and x[1] is not None:
         value = p.emit(layout.ADD, value, x[1])
     if op.op_type == "FastGelu" or op.attr("approximate", "none") in ("tanh", b"tanh"):
-        t = p.add(p.mul(p.emit(layout.MUL, value, value), 0.044715 * GELU_TANH_SCALE), GELU_TANH_SCALE)
-        t = p.emit(layout.TANH, p.emit(layout.MUL, t, value))
-    else:
-        t = p.emit(layout.ERF, p.mul(value, math.sqrt(0.5)))
-    return p.emit(layout.MUL, value, p.mul(p.add(t, 1.0), 0.5))
+        return p.emit(layout.GELU_TANH, value)
+    return p.emit(layout.GELU, value)
 
 
 def _power(w: TapeWriter, op: Operation, x: Sequence[Operand], known: Sequence[Any]) -> int | None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from hetero.kernels import tape_layout as layout
+from hetero.kernels.elementary import GELU_TANH_SCALE
 from hetero.kernels.erf import erf_into
 from hetero.kernels.jit import floats_at
 from hetero.types import Array
@@ -23,6 +25,16 @@ def _erf(x: Array) -> Array:
     return out
 
 
+def _gelu(x: Array) -> Array:
+    return x * ((_erf(x * np.float32(math.sqrt(0.5))) + np.float32(1)) * np.float32(0.5))
+
+
+def _gelu_tanh(x: Array) -> Array:
+    linear = np.float32(GELU_TANH_SCALE)
+    cubic = np.float32(0.044715 * GELU_TANH_SCALE)
+    return x * ((np.tanh((x * x * cubic + linear) * x) + np.float32(1)) * np.float32(0.5))
+
+
 _UNARY: dict[int, Callable[[Array], Array]] = {
     layout.COPY: np.copy,
     layout.SPLAT: np.copy,
@@ -36,6 +48,8 @@ _UNARY: dict[int, Callable[[Array], Array]] = {
     layout.TANH: np.tanh,
     layout.ERF: _erf,
     layout.LOG1P: np.log1p,
+    layout.GELU: _gelu,
+    layout.GELU_TANH: _gelu_tanh,
 }
 _BINARY: dict[int, Callable[[Array, Array], Array]] = {
     layout.ADD: np.add,
