@@ -3,8 +3,9 @@ them in the first cache."""
 
 from __future__ import annotations
 
+import ctypes
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -18,6 +19,8 @@ from hetero.kernels.tape_loops import run_tape
 from hetero.kernels.tape_shape import Shape, Walk, collapse
 from hetero.types import Array
 
+Words = np.ndarray[Any, np.dtype[np.int64]]
+_ANY: Words = np.zeros(1, np.int64)
 _MOST_PARTS = 32
 _HEAVY = frozenset(range(layout.EXP, layout.ADD))
 _HEAVY_COST = 8
@@ -26,42 +29,41 @@ _HEAVY_COST = 8
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tape:
-    """A tape without its addresses. `inputs`, `outputs`: for each, the places where its address belongs; an input's may
-    be none. `constants` are the immediates that the tape points to."""
+    """A tape without its addresses. `places`: for each input, then for each output, where its address belongs (nowhere
+    for an input that is not read). `constants` are the immediates that the tape points to."""
 
-    words: np.ndarray[Any, np.dtype[np.int64]]
-    inputs: tuple[tuple[int, ...], ...]
-    outputs: tuple[tuple[int, ...], ...]
+    words: Words
+    places: tuple[tuple[int, ...], ...]
     scratch_bytes: int
-    parallel: bool
+    function: Callable[[Words], None]
     constants: Array
 
-    def bind(self, inputs: Sequence[Array], outputs: Sequence[Array], scratch: Array | None) -> Call:
-        """A call over these arrays: contiguous, aligned float32 of the shapes that the tape was written for.
+    def bind(self, arrays: Sequence[Array], addresses: Sequence[int], scratch: Array | None) -> partial[None]:
+        """A call over the inputs and the outputs: contiguous, aligned float32 of the shapes that the tape was written
+        for, at these addresses.
 
         `scratch`: `scratch_bytes` bytes, 64-byte aligned, whose contents are lost.
         """
-        return self.movable([*inputs, *outputs], scratch).call
-
-    def movable(self, arrays: Sequence[Array | None], scratch: Array | None) -> MovableCall:
-        """`bind` of inputs and outputs, where those that are None are to be pointed to before each call."""
-        return MovableCall(self, arrays, scratch)
+        words = self.words.copy()
+        for places, found in zip(self.places, addresses, strict=True):
+            for place in places:
+                words[place] = found
+        if scratch is not None:
+            words[layout.SCRATCH] = address(scratch)
+        call = partial(self.function, words)
+        call.__dict__["operands"] = arrays, scratch, self.constants  # the words are only numbers
+        return call
 
 
 class MovableCall:
-    """A bound tape whose operands may move from call to call. Holds what it points to."""
+    """A tape's call whose operands may move from one call to the next; `arrays` that are None do."""
 
     def __init__(self, tape: Tape, arrays: Sequence[Array | None], scratch: Array | None) -> None:
-        self._words = words = tape.words.copy()
-        self._places = (*tape.inputs, *tape.outputs)
         self._arrays = list(arrays)
-        for k, array in enumerate(arrays):
-            if array is not None:
-                self.point(k, array)
-        if scratch is not None:
-            words[layout.SCRATCH] = address(scratch)
-        call = partial(run_tape.variant(words, parallel=tape.parallel), words)
-        call.__dict__["operands"] = (self._arrays, scratch, tape)  # the words are only numbers
+        self._places = tape.places
+        addresses = [0 if a is None else address(a) for a in arrays]
+        call = tape.bind(self._arrays, addresses, scratch)
+        self._words: Words = call.args[0]
         self.call: Call = call
 
     def point(self, k: int, array: Array | None) -> None:
@@ -74,7 +76,9 @@ class MovableCall:
 
 
 def address(array: Array) -> int:
-    """Where the array's first element lies."""
+    """Where the first element of a contiguous array lies, which is not empty."""
+    if array.flags.writeable:  # a quarter of the time, which counts where operands move from run to run
+        return ctypes.addressof(ctypes.c_char.from_buffer(array))
     found: int = array.__array_interface__["data"][0]
     return found
 
@@ -254,9 +258,11 @@ class _Layout:
 
         return Tape(
             np.array(words, np.int64),
-            tuple(places(v) for v in self.walks),
-            tuple((starts["stream"] + layout.STREAM * targets[v] + 1,) for v in outputs),
+            (
+                *(places(v) for v in self.walks),
+                *((starts["stream"] + layout.STREAM * targets[v] + 1,) for v in outputs),
+            ),
             parts * part_bytes,
-            parallel,
+            run_tape.variant(_ANY, parallel=parallel),
             pool,
         )

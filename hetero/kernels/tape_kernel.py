@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -33,21 +32,17 @@ def taped(op: Operation, specs: Sequence[Spec], shape: tuple[int, ...], xp: Any)
     if result is None:
         return None
 
-    @cache
-    def tape(shared: bool) -> Tape | None:
-        return writer.finish((result,), (0,) if shared else ())
-
-    apart, shared = tape(False), tape(True)
+    apart, shared = writer.finish((result,)), writer.finish((result,), (0,))
     if apart is None or shared is None:
         return None
 
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Call:
-        out = outputs[0]
-        within = any(address(x) == address(out) for x in inputs)
-        chosen = shared if within else apart
-        if all(x.flags.aligned for x in inputs):
-            return chosen.bind(inputs, outputs, workspace)
-        return _over_copies(chosen, inputs, outputs, workspace)
+        if not all(x.flags.aligned for x in inputs):
+            return _over_copies(apart, inputs, outputs, workspace)
+        arrays = [*inputs, outputs[0]]
+        addresses = [address(x) for x in arrays]
+        chosen = shared if addresses[-1] in addresses[:-1] else apart
+        return chosen.bind(arrays, addresses, workspace)
 
     return computed(
         (TensorSpec(_FLOAT32, shape),),
@@ -61,7 +56,8 @@ def taped(op: Operation, specs: Sequence[Spec], shape: tuple[int, ...], xp: Any)
 def _over_copies(tape: Tape, inputs: Sequence[Array], outputs: Sequence[Array], workspace: Any) -> Call:
     """For inputs that are not aligned to their items, as those in a mapped file may be."""
     copies = [np.empty(x.shape, x.dtype) for x in inputs]
-    run = tape.bind(copies, outputs, workspace)
+    arrays = [*copies, *outputs]
+    run = tape.bind(arrays, [address(x) for x in arrays], workspace)
 
     def call() -> None:
         for copy, x in zip(copies, inputs, strict=True):

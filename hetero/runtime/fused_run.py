@@ -10,7 +10,7 @@ import numpy as np
 
 from hetero.errors import HeteroError
 from hetero.kernels.base import Call
-from hetero.kernels.tape import Tape, TapeWriter
+from hetero.kernels.tape import MovableCall, Tape, TapeWriter, address
 from hetero.kernels.tape_ops import LOWERINGS
 from hetero.program.program import NO_SLOT, Instruction
 from hetero.providers.base import Buffer, Provider
@@ -163,7 +163,8 @@ class _Binding:
             builder.runner.statistics.volatile_steps += 1
         else:
             inputs = [self._stable(o, scratch) for o in operands]
-            builder._step(tape.bind(inputs, [o for o in outputs if o is not None], workspace))
+            arrays = [*inputs, *(o for o in outputs if o is not None)]
+            builder._step(tape.bind(arrays, [address(x) for x in arrays], workspace))
         for buffer in scratch:
             builder.lease.release(buffer)
         for index, escapes, array, owned in zip(self.outputs, self.escapes, outputs, self.taken, strict=True):
@@ -235,7 +236,7 @@ class _Binding:
             if outputs[k] is None
         ]
         fixed = [None if o.volatile else self._stable(o, scratch) for o in operands]
-        bound = tape.movable([*fixed, *outputs], workspace)
+        bound = MovableCall(tape, [*fixed, *outputs], workspace)
         loose = [k for k, _ in moving] + [k for k, _, _ in fresh]
 
         def step() -> None:
