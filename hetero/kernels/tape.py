@@ -21,7 +21,9 @@ from hetero.types import Array
 
 Words = np.ndarray[Any, np.dtype[np.int64]]
 _ANY: Words = np.zeros(1, np.int64)
-_MOST_PARTS = 32
+_MOST_PARTS, _PART_BLOCKS = 32, 8
+"""Of a tape that runs on threads: how many parts at most, and how many blocks each has at least (the registers of a
+part are memory too)."""
 _HEAVY = frozenset(range(layout.EXP, layout.ADD))
 _HEAVY_COST = 8
 """What a transcendental costs, in additions."""
@@ -238,8 +240,9 @@ class _Layout:
         n = self.rows * self.cols
         cost = n * sum(_HEAVY_COST if code in _HEAVY else 1 for code, *_ in self.ops)
         blocks = -(-self.rows // self.block_rows) * -(-self.cols // self.block_cols)
-        parallel = cost >= 2 * PARALLEL_ELEMENTS and blocks > 1
-        parts = min(_MOST_PARTS, blocks) if parallel else 1
+        parts = min(_MOST_PARTS, blocks // _PART_BLOCKS)
+        parallel = cost >= 2 * PARALLEL_ELEMENTS and parts > 1
+        parts = parts if parallel else 1
         part_bytes = self.registers * self.register_bytes
         words = [self.rows, self.cols, self.block_rows, self.block_cols, parts, 0, part_bytes,
                  len(self.fills), len(self.ops), len(self.streams)]  # fmt: skip
