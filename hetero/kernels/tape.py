@@ -146,7 +146,7 @@ class _Layout:
         self.rows, self.cols = rows, cols
         across = -(-cols // layout.BLOCK)
         self.block_cols = cols if across == 1 else -(-cols // across // 16) * 16
-        self.block_rows = max(1, layout.BLOCK // cols)
+        self.block_rows = min(rows, max(1, layout.BLOCK // cols))
         self.walks = walks
         self.register_bytes = (-(-4 * self.block_rows * self.block_cols // 64) + 1) * 64
         self.registers = 0
