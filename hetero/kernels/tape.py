@@ -44,7 +44,7 @@ class Tape:
         """A call over the inputs and the outputs: contiguous, aligned float32 of the shapes that the tape was written
         for, at these addresses.
 
-        `scratch`: `scratch_bytes` bytes, 64-byte aligned, whose contents are lost.
+        `scratch`: `scratch_bytes` bytes, aligned to float32, whose contents are lost.
         """
         words = self.words.copy()
         for places, found in zip(self.places, addresses, strict=True):

@@ -72,8 +72,9 @@ class Runner:
         self.host = context.host
         self.options = context.options
         self.statistics = context.statistics
-        fuses = context.options.fuse_elementwise and context.provider.fuses and enabled()
-        fused = fuse(program) if fuses else Fused(program)
+        fused = fuse(program) if self.options.fuse_elementwise and self.provider.fuses else Fused(program)
+        if fused.until and not enabled():  # asked last, since that imports numba
+            fused = Fused(program)
         self.program = program = fused.program
         self.runs = fused.until
         self.analysis = analyse(program)
