@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from hetero.kernels.erf import _P32, _Q32, FLOAT32_BOUND
+from hetero.kernels.erf import FLOAT32_BOUND, P32, Q32
 from hetero.kernels.jit import inline
 
 # Every literal is float32: a single Python float would turn the loop into one over doubles.
@@ -32,8 +32,8 @@ _T7, _T5, _T3 = _F(5.12229709037114e-08), _F(1.48572235717979e-05), _F(6.3726192
 _T1, _U6, _U4 = _F(4.89352455891786e-03), _F(1.19825839466702e-06), _F(1.18534705686654e-04)
 _U2, _U0 = _F(2.26843463243900e-03), _F(4.89352518554385e-03)
 _ERF_BOUND = _F(FLOAT32_BOUND)
-_P0, _P1, _P2, _P3, _P4, _P5 = (_F(c) for c in _P32)
-_Q0, _Q1, _Q2, _Q3, _Q4, _Q5 = (_F(c) for c in _Q32)
+_P0, _P1, _P2, _P3, _P4, _P5 = (_F(c) for c in P32)
+_Q0, _Q1, _Q2, _Q3, _Q4, _Q5 = (_F(c) for c in Q32)
 _SQRT_HALF = _F(math.sqrt(0.5))
 GELU_TANH_SCALE = math.sqrt(2 / math.pi)
 _GELU_LINEAR, _GELU_CUBE = _F(GELU_TANH_SCALE), _F(0.044715 * GELU_TANH_SCALE)

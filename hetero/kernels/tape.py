@@ -123,6 +123,10 @@ class TapeWriter:
         """One operation."""
         return self._value(_Step(code, first, first if second is None else second))
 
+    def fits(self) -> bool:
+        """Whether a tape can walk the operands' broadcasts."""
+        return collapse(self.shape, list(self._inputs.values())) is not None
+
     def finish(self, outputs: Sequence[int], shared: Iterable[int] = ()) -> Tape | None:
         """The tape that writes the values `outputs`, which are results of operations. None where the operands'
         broadcasts are beyond it.

@@ -31,6 +31,8 @@ def bind_run(builder: Builder, stop: int) -> int:
     2. What they all write is defined then, and what they read last buried."""
     start = builder.at
     plan = _plan(builder, start, min(stop, start + MOST_INSTRUCTIONS))
+    while plan is not None and not plan.writer.fits():
+        plan = _plan(builder, start, start + (plan.stop - start) // 2)
     if plan is None or not _Binding(builder, plan).bind():
         return 0
     for at in range(start, plan.stop):
@@ -143,15 +145,15 @@ class _Binding:
         self.shared: list[int] = []
 
     def bind(self) -> bool:
-        """False where the tape cannot be written; nothing is changed then."""
+        """False where nobody reads any result; nothing is changed then."""
         builder, plan = self.builder, self.plan
         values = [plan.made[index] for index in self.outputs]
-        if not values or plan.writer.finish(values) is None:
+        if not values:
             return False
         operands = [_operand(builder, index) for index in plan.reads]
         self._take()
         tape = plan.writer.finish(values, self.shared)
-        assert tape is not None, "the same broadcasts as above"
+        assert tape is not None, "its broadcasts were looked at"
         outputs = [
             None if buffer is None else builder.provider.array(buffer, plan.specs[index])
             for index, buffer in zip(self.outputs, self.taken, strict=True)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
-from hetero.errors import HeteroError
+from hetero.errors import HeteroError, MemoryLimitError
 from hetero.program.program import NO_SLOT, Program
 from hetero.program.validate import validate
 from hetero.runtime.fusion import fuse
@@ -243,6 +243,29 @@ def test_bias_scale_and_residual_meet_on_one_tape() -> None:
         " { t = Add(x, b) u = Mul(t, c) v = Div(u, s) y = Add(v, r) }"
     )
     assert counts(agree(text, f32(2, 3, 40), f32(40), f32(3, 1), f32(), f32(2, 3, 40))) == (1, 4)
+
+
+def test_a_broadcast_that_a_tape_cannot_walk_ends_the_run_before_it() -> None:
+    text = (
+        "g (float[2, 3, 4, 5] x, float[2, 1, 4, 1] c) => (float[2, 3, 4, 5] y)"
+        " { a = Neg(x) b = Exp(a) t = Mul(b, c) y = Tanh(t) }"
+    )
+    fused = agree(text, f32(2, 3, 4, 5), f32(2, 1, 4, 1))
+    assert counts(fused) == (1, 2)
+
+
+def test_results_that_nobody_reads_are_no_reason_to_fail() -> None:
+    text = "g (float[4] x) => (float[4] y) { a = Neg(x) b = Exp(a) y = Sin(x) }"
+    agree(text, f32(4))
+
+
+def test_a_run_that_finds_no_memory_names_a_node() -> None:
+    text = "g (float[n] x) => (float[n] y) { s = Sin(x) [first] a = Neg(s) b = Exp(a) t = MatMul(b, s) y = Add(b, t) }"
+    fused = rig(HEAD + text, ("cpu", {"memory_limit_bytes": 6000}), in_place=False)
+    with pytest.raises(MemoryLimitError) as caught:
+        fused(f32(1000))
+    assert caught.value.node == "first"
+    assert fused(f32(10))[0].shape == (10,)
 
 
 def test_constants_and_powers_and_bounds_are_taken() -> None:
