@@ -15,6 +15,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from hetero.kernels.jit_memory import compiled_floats_at
+
 # libgomp reads these when it loads. Threads that spin between two parallel loops starve OpenBLAS's threads: a
 # Winograd convolution was measured ten times slower with the defaults.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -178,7 +180,7 @@ def _rebound(function: Any, numba: Any, options: dict[str, Any]) -> Any:
             scope[name] = numba.njit(**options)(_rebound(scope[name], numba, options))
     scope["prange"] = numba.prange
     if "floats_at" in function.__code__.co_names:
-        scope["floats_at"] = importlib.import_module("hetero.kernels.jit_memory").floats_at
+        scope["floats_at"] = compiled_floats_at(numba)
     copy = types.FunctionType(function.__code__, scope, function.__name__, function.__defaults__)
     copy.__qualname__ = function.__qualname__
     copy.__module__ = function.__module__

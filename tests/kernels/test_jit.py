@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
@@ -128,3 +130,12 @@ def test_helpers_of_other_files_have_a_part_in_the_name_of_the_cache() -> None:
     stamp = _helpers_stamp(tape_loops.run_tape.function)
     assert len(stamp) == 9
     assert stamp == _helpers_stamp(tape_loops.run_tape.function)
+
+
+def test_every_kernel_is_there_without_numba() -> None:
+    program = (
+        "import sys; sys.modules['numba'] = None\n"
+        "from hetero.kernels import load_all; load_all()\n"
+        "from hetero.kernels.jit import enabled; assert not enabled()\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
