@@ -26,6 +26,8 @@ class RuntimeOptions:
     """Largest result that folding keeps."""
     in_place: bool = True
     """Let a kernel overwrite an input that dies with it."""
+    fuse_elementwise: bool = True
+    """Run neighbouring float32 elementwise instructions as one call, where the provider can."""
     reuse_buffers: bool = True
     """Share one buffer between values whose lives do not overlap."""
     capture: bool = True

@@ -13,13 +13,14 @@ from hetero.kernels.broadcasting import BOOL, NUMBERS, SIGNED, broadcasts_to, on
 from hetero.kernels.fused import chain
 from hetero.kernels.operands import fail
 from hetero.kernels.quiet import quiet
+from hetero.kernels.tape_kernel import taped
+from hetero.kernels.tape_ops import SELU_ALPHA, SELU_GAMMA
 from hetero.kernels.widen import NARROW, widened
 from hetero.kernels.workspace import Part, carve, carved_bytes
 from hetero.program.operation import Operation
 from hetero.types import FLOATS, Array, Spec, TensorSpec
 
 Step = Callable[..., None]
-SELU_ALPHA, SELU_GAMMA = 1.67326319217681884765625, 1.05070102214813232421875
 
 
 @kernel("Relu", versions=(6, 13, 14))
@@ -187,6 +188,9 @@ def activation(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
     x = tensor(op, specs, 0)
     if one_dtype(op, (x,), FLOATS) in NARROW:
         return widened(activation, op, specs, xp)
+    on_tape = taped(op, specs, x.shape, xp)
+    if on_tape is not None:
+        return on_tape
     step, scratch, in_place = _steps(op, xp, x.dtype)
     return chain(xp, x, step, scratch=scratch, in_place=in_place)
 

@@ -130,16 +130,17 @@ def _float_power(output: TensorSpec, y: TensorSpec, xp: Any) -> Compiled:
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Call:
         base, given_exponent, out = *inputs, outputs[0]
         exponent = carve(workspace, *parts)[0] if parts else given_exponent
-        cubes = xp is np and y.size == 1 and base.shape == out.shape
+        multiplies = xp is np and y.size == 1
 
         def call() -> None:
             if parts:
                 exponent[...] = given_exponent
-            # Of negative numbers powf takes sixty nanoseconds each, and x³ is in every GELU that was exported
-            # as single operators.
-            if cubes and exponent.item() == 3.0:
+            # Of negative numbers powf takes sixty nanoseconds each, and x³ is in every GELU, x² in every norm that
+            # was exported as single operators.
+            if multiplies and exponent.item() in (2.0, 3.0):
                 xp.multiply(base, base, out)
-                xp.multiply(out, base, out)
+                if exponent.item() == 3.0:
+                    xp.multiply(out, base, out)
             else:
                 xp.power(base, exponent, out)
 

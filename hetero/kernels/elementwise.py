@@ -20,6 +20,7 @@ from hetero.kernels.broadcasting import (
 from hetero.kernels.erf import erf_into, scratch_dtypes
 from hetero.kernels.fused import chain, in_turn
 from hetero.kernels.quiet import Quiet, quiet
+from hetero.kernels.tape_kernel import taped
 from hetero.kernels.widen import NARROW, widened
 from hetero.program.operation import Operation
 from hetero.types import FLOATS, STRING, Spec, TensorSpec
@@ -63,6 +64,10 @@ def unary(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
     allowed = {"Abs": NUMBERS, "Neg": NUMBERS, "Sign": NUMBERS, "Not": frozenset((BOOL,)),
                "BitwiseNot": INTEGERS}.get(op.op_type, FLOATS)  # fmt: skip
     one_dtype(op, (x,), allowed)
+    if op.op_type in ("Exp", "Tanh"):
+        on_tape = taped(op, specs, x.shape, xp)
+        if on_tape is not None:
+            return on_tape
     function = getattr(xp, UFUNCS[op.op_type])
     output = TensorSpec(x.dtype, x.shape)
     return computed((output,), lambda i, o, _: _apply(op, function, i[0], o[0]), overwrites=((0, 0),))
@@ -165,6 +170,9 @@ def erf(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
     x = tensor(op, specs, 0)
     if one_dtype(op, (x,), FLOATS) in NARROW:
         return widened(erf, op, specs, xp)
+    on_tape = taped(op, specs, x.shape, xp)
+    if on_tape is not None:
+        return on_tape
     return chain(xp, TensorSpec(x.dtype, x.shape), partial(erf_into, xp), scratch=scratch_dtypes(x.dtype))
 
 

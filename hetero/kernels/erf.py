@@ -11,7 +11,7 @@ from hetero.types import Array
 FLOAT32_BOUND = 3.9200003
 """From here on erf rounds to 1 in float32. At this very number the quotient below is 1 as well: what lay above 1 would
 become large in the GELU of a large negative number, which is 0."""
-_P32 = (
+P32 = (
     2.0501893231994472e-06,
     0.00028487705276347697,
     0.003765238681808114,
@@ -19,7 +19,7 @@ _P32 = (
     0.1903972029685974,
     1.1283791065216064,
 )
-_Q32 = (
+Q32 = (
     3.80924939236138e-05,
     0.001162449480034411,
     0.014968451112508774,
@@ -66,9 +66,9 @@ def _horner(xp: Any, u: Array, out: Array, coefficients: tuple[float, ...]) -> N
 def _erf32(xp: Any, x: Array, out: Array, u: Array, t: Array) -> None:
     x.clip(-FLOAT32_BOUND, FLOAT32_BOUND, out)
     xp.multiply(out, out, u)
-    _horner(xp, u, t, _P32)
+    _horner(xp, u, t, P32)
     xp.multiply(out, t, out)
-    _horner(xp, u, t, _Q32)
+    _horner(xp, u, t, Q32)
     xp.divide(out, t, out)
 
 

@@ -9,14 +9,14 @@ from typing import Any
 
 from hetero.kernels.base import Bind, Call, Compiled, computed, given, kernel, tensor
 from hetero.kernels.broadcasting import one_dtype
+from hetero.kernels.elementary import GELU_TANH_SCALE
 from hetero.kernels.erf import erf_into, scratch_dtypes
 from hetero.kernels.fused import chain
 from hetero.kernels.operands import fail
+from hetero.kernels.tape_kernel import taped
 from hetero.kernels.widen import NARROW, widened
 from hetero.program.operation import Operation
 from hetero.types import FLOATS, Array, Spec
-
-_TANH_SCALE = math.sqrt(2 / math.pi)
 
 
 def _gelu_erf(xp: Any, x: Array, out: Array, t: Array, *scratch: Array) -> None:
@@ -31,8 +31,8 @@ def _gelu_erf(xp: Any, x: Array, out: Array, t: Array, *scratch: Array) -> None:
 def _gelu_tanh(xp: Any, x: Array, out: Array, t: Array) -> None:
     """out = x / 2 (1 + tanh(sqrt(2/π) (x + 0.044715 x³))); `out` may be `x`."""
     xp.multiply(x, x, t)
-    xp.multiply(t, 0.044715 * _TANH_SCALE, t)
-    xp.add(t, _TANH_SCALE, t)
+    xp.multiply(t, 0.044715 * GELU_TANH_SCALE, t)
+    xp.add(t, GELU_TANH_SCALE, t)
     xp.multiply(t, x, t)
     xp.tanh(t, t)
     xp.add(t, 1.0, t)
@@ -48,6 +48,11 @@ def gelu(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
     operands = (x,) if bias is None else (x, bias)
     if one_dtype(op, operands, FLOATS) in NARROW:
         return widened(gelu, op, specs, xp)
+    if bias is not None and (not x.shape or bias.shape != x.shape[-1:]):
+        fail(op, f"has shape {list(bias.shape)}, the input {list(x.shape)}", "bias")
+    on_tape = taped(op, specs, x.shape, xp)
+    if on_tape is not None:
+        return on_tape
     approximate = op.attr("approximate", "none")
     if approximate in ("tanh", b"tanh") or op.op_type == "FastGelu":
         compiled = chain(xp, x, partial(_gelu_tanh, xp), scratch=(x.dtype,))
@@ -55,8 +60,6 @@ def gelu(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
         compiled = chain(xp, x, partial(_gelu_erf, xp), scratch=(x.dtype, *scratch_dtypes(x.dtype)))
     if bias is None:
         return compiled
-    if not x.shape or bias.shape != x.shape[-1:]:
-        fail(op, f"has shape {list(bias.shape)}, the input {list(x.shape)}", "bias")
     inner = compiled.bind
     assert inner is not None  # chain always binds
     return computed(

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 import os
 import re
 import threading
 import types
+import zlib
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
+
+import numpy as np
+
+from hetero.kernels.jit_memory import compiled_floats_at
 
 # libgomp reads these when it loads. Threads that spin between two parallel loops starve OpenBLAS's threads: a
 # Winograd convolution was measured ten times slower with the defaults.
@@ -17,6 +24,14 @@ os.environ.setdefault("GOMP_SPINCOUNT", "0")
 
 prange = range
 """Loop over this in a jitted function; the parallel variant runs it on threads."""
+
+
+def floats_at(address: int, n: int) -> Any:
+    """`n` float32 at `address` as an array over that memory, which must be aligned and outlive it. In a jitted function
+    it costs nothing."""
+    memory: Any = (ctypes.c_float * n).from_address(address)
+    return np.ndarray((n,), np.float32, memory)
+
 
 PARALLEL_ELEMENTS = 1 << 16
 """Element operations from which on a loop over threads pays for the 3 µs it takes to start them."""
@@ -81,9 +96,14 @@ class Jitted:
     """
 
     def __init__(
-        self, function: Callable[..., None], signatures: tuple[str, ...], twin: Callable[..., None]
+        self,
+        function: Callable[..., None],
+        signatures: tuple[str, ...],
+        twin: Callable[..., None],
+        exact: bool = False,
     ) -> None:
         self.function = function
+        self.exact = exact
         self.signatures = signatures
         self.twin = twin
         self._variants: dict[tuple[bool, str], Any] = {}
@@ -122,16 +142,34 @@ class Jitted:
             "parallel": parallel,
             "error_model": "numpy",
             # Multiply-adds may fuse; sums keep their order, so results do not hang on the vector width.
-            "fastmath": {"contract", "nsz"},
+            "fastmath": False if self.exact else {"contract", "nsz"},
         }
         function = _rebound(self.function, numba, options | {"parallel": False})
         if parallel:  # the two variants must not share one cache file
             function.__qualname__ += "_parallel"
+        function.__qualname__ += _helpers_stamp(self.function)
         signatures = [_signature(numba, s) for s in chosen]
         try:
             return numba.njit(signatures, cache=True, **options)(function)
         except RuntimeError:  # no folder to write the cache to
             return numba.njit(signatures, **options)(function)
+
+
+def _helpers_stamp(function: Any) -> str:
+    """What changes when a file changes from which helpers are compiled into `function`: numba looks at the function's
+    own file only, and would go on using its cache. "" where there is no other file."""
+    files: set[str] = set()
+    todo = [function]
+    while todo:
+        caller = todo.pop()
+        for name in caller.__code__.co_names:
+            helper = caller.__globals__.get(name)
+            if getattr(helper, "__jit_inline__", False):
+                files.add(helper.__code__.co_filename)
+                todo.append(helper)
+    files.discard(function.__code__.co_filename)
+    text = "".join(Path(file).read_text(encoding="utf-8") for file in sorted(files))
+    return f"_{zlib.crc32(text.encode()):08x}" if text else ""
 
 
 def _rebound(function: Any, numba: Any, options: dict[str, Any]) -> Any:
@@ -141,6 +179,8 @@ def _rebound(function: Any, numba: Any, options: dict[str, Any]) -> Any:
         if getattr(scope.get(name), "__jit_inline__", False):
             scope[name] = numba.njit(**options)(_rebound(scope[name], numba, options))
     scope["prange"] = numba.prange
+    if "floats_at" in function.__code__.co_names:
+        scope["floats_at"] = compiled_floats_at(numba)
     copy = types.FunctionType(function.__code__, scope, function.__name__, function.__defaults__)
     copy.__qualname__ = function.__qualname__
     copy.__module__ = function.__module__
@@ -161,10 +201,13 @@ def _signature(numba: Any, text: str) -> Any:
     return numba.types.void(*arguments)
 
 
-def jit(*signatures: str, twin: Callable[..., None]) -> Callable[[Callable[..., None]], Jitted]:
+def jit(
+    *signatures: str, twin: Callable[..., None], exact: bool = False
+) -> Callable[[Callable[..., None]], Jitted]:
     """Compile the decorated function for `signatures`, such as "f4[3], f4[3]!, i8" (see `_signature`).
 
-    Their first arguments are arrays of different dtypes. `twin` does the same with NumPy alone.
+    Their first arguments are arrays of different dtypes. `twin` does the same with NumPy alone. `exact`: every
+    operation rounds by itself and keeps the sign of zero, as NumPy's do (otherwise multiply-adds may fuse).
     Raises: ValueError for a signature of another form.
     """
     for signature in signatures:
@@ -174,7 +217,7 @@ def jit(*signatures: str, twin: Callable[..., None]) -> Callable[[Callable[..., 
                 raise ValueError(f"{part!r} is no argument of a jitted function")
 
     def wrap(function: Callable[..., None]) -> Jitted:
-        return Jitted(function, signatures, twin)
+        return Jitted(function, signatures, twin, exact)
 
     return wrap
 

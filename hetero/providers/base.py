@@ -80,6 +80,9 @@ class Provider(ABC):
     """Whether begin_capture and its like work."""
     shortest_segment: ClassVar[int] = 1
     """Calls in a row from which launching them as a graph costs less than calling them."""
+    fuses: ClassVar[bool] = False
+    """True where the runtime may run several elementwise kernels as one tape over its arrays (host memory that is
+    computed on at once)."""
     indexed: ClassVar[bool] = False
     """True where instances are numbered devices: the bare kind then means number 0 ("cuda" is "cuda:0")."""
     array_module: Any = np

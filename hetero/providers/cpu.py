@@ -48,6 +48,7 @@ class CpuProvider(Provider):
     is_host = True
     can_capture = True
     shortest_segment = 8
+    fuses = True
     declared_options: ClassVar = {"threads": (int, type(None)), "memory_limit_bytes": (int, type(None))}
 
     def __init__(self, config: ProviderConfig) -> None:

@@ -14,6 +14,7 @@ from hetero.runtime.analysis import keeps_handles
 from hetero.runtime.arena import Lease, roomy
 from hetero.runtime.capture.reasons import SeamReason
 from hetero.runtime.folding import Results, fold
+from hetero.runtime.fused_run import bind_run
 from hetero.runtime.operands import UINT8, Gather, gatherer, make_contiguous, run_once
 from hetero.runtime.section import Key, Record, Section, Tail, located
 from hetero.runtime.slots import NOTHING, Kind, Liveness, Slot
@@ -50,7 +51,7 @@ class Builder:
         self._call = call
         self._before = before
         self._taken: list[Buffer] = []
-        self._in_place: list[tuple[int, int]] = []
+        self._in_place: dict[int, int] = {}
 
     def build(self) -> Section:
         """Bind from `start` to the end of the program or the first data-dependent instruction (its `tail` is set, but
@@ -58,16 +59,20 @@ class Builder:
         instructions = self.runner.program.instructions
         section = self.section
         while self.at < len(instructions):
-            instruction = instructions[self.at]
-            first, self._taken, self._in_place = len(section.calls), [], []
+            instruction, start = instructions[self.at], self.at
+            first, self._taken, self._in_place = len(section.calls), [], {}
             with located(instruction, self.provider):
-                section.tail = self._instruction(instruction, self.runner.analysis.kernels[self.at])
-            record = Record(first, len(section.calls), tuple(self._taken), tuple(self._in_place))
-            section.records.append(record)
-            self.at += 1
+                stop = bind_run(self, self.runner.runs[start]) if start in self.runner.runs else start
+                if stop == start:
+                    section.tail = self._instruction(instruction, self.runner.analysis.kernels[start])
+                    stop = start + 1
+            last = len(section.calls)
+            section.records.append(Record(start, stop, first, last, tuple(self._taken), self._in_place))
+            self.at = stop
             if section.tail is not None:
                 break
-            self._bury(self.at - 1)
+            for at in range(start, stop):
+                self._bury(at)
         section.stop = self.at
         return section
 
@@ -336,19 +341,21 @@ class Builder:
             index, operand = instruction.inputs[k], operands[k]
             if operand.volatile or index not in dying or instruction.inputs.count(index) != 1:
                 continue
-            buffer = self.live.sole_buffer(index)
-            if (
-                buffer is None
-                or not isinstance(operand.spec, TensorSpec)
-                or operand.spec.nbytes != spec.nbytes
-            ):
-                continue
-            del self.live.buffers[index]  # the output holds it now
-            self._taken.append(buffer)
-            self._in_place.append((k, o))
-            self.runner.statistics.in_place += 1
-            return buffer
+            buffer = self._reuse(index, spec.nbytes)
+            if buffer is not None:
+                return buffer
         return None
+
+    def _reuse(self, index: int, nbytes: int) -> Buffer | None:
+        """The buffer of the dying slot `index`, to compute a result of `nbytes` into, where nobody else has it."""
+        operand, buffer = self.live.slots[index], self.live.sole_buffer(index)
+        if buffer is None or not isinstance(operand.spec, TensorSpec) or operand.spec.nbytes != nbytes:
+            return None
+        del self.live.buffers[index]  # the result holds it now
+        self._in_place[len(self._taken)] = index
+        self._taken.append(buffer)
+        self.runner.statistics.in_place += 1
+        return buffer
 
     def _lay_out(
         self,

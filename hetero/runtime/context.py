@@ -31,6 +31,9 @@ class Statistics:
     in_place: int = 0
     contiguous_copies: int = 0
     volatile_steps: int = 0
+    fused_calls: int = 0
+    """Calls that were bound for a run of elementwise instructions, and how many instructions those run."""
+    fused_instructions: int = 0
     peak_live_bytes: int = 0
     body_runs: int = 0
     bodies_built: int = 0

@@ -7,19 +7,18 @@ their views, their captured graphs), the others are compiled for the new shapes 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hetero.errors import HeteroError
-from hetero.kernels.base import Call, Compiled
-from hetero.program.program import Instruction
+from hetero.kernels.base import Call
 from hetero.providers.base import Buffer
 from hetero.runtime.builder import Builder
 from hetero.runtime.capture.reasons import SeamReason
-from hetero.runtime.section import Section, Tail
+from hetero.runtime.fused_run import bind_run
+from hetero.runtime.section import Record, Section, Tail
 from hetero.runtime.slots import Kind, Liveness, Slot
-from hetero.types import Spec, TensorSpec
+from hetero.types import TensorSpec
 
 if TYPE_CHECKING:
     from hetero.runtime.runner import Runner, Signature
@@ -94,7 +93,7 @@ class Regrowth(Builder):
         super().__init__(runner, section.start, live, section.lease, call=False)
         self._old = section
         self._changed: set[int] = set()
-        self._buffers: Sequence[Buffer] = ()
+        self._record = Record(0, 0, 0, 0, (), {})
         self._used = 0
         self._fresh: list[Call] = []
         self._frames = dict(section.frames)
@@ -105,31 +104,34 @@ class Regrowth(Builder):
         """Bind for the inputs in `entry` (their slots, without frames). False where that cannot be."""
         section, instructions = self._old, self.runner.program.instructions
         calls: dict[int, Call] = {}
-        affected = []
+        affected = 0
         tail: Tail | None = section.tail
         kernels = self.runner.context.kernels
         kernels.passing = True
         try:
             self._enter(entry)
-            for at in range(section.start, section.stop):
-                instruction = instructions[at]
-                if self._changed.isdisjoint(instruction.inputs):
+            for record in section.records:
+                run = instructions[record.start : record.stop]
+                if all(self._changed.isdisjoint(i.inputs) for i in run):
                     continue
-                record = section.records[at - section.start]
-                self.at, self._buffers, self._used, self._fresh = at, record.buffers, 0, []
-                made = self._instruction(instruction, self.runner.analysis.kernels[at])
+                self.at, self._record, self._used, self._fresh = record.start, record, 0, []
+                made = None
+                if len(run) == 1:
+                    made = self._instruction(run[0], self.runner.analysis.kernels[record.start])
+                elif bind_run(self, record.stop) != record.stop:
+                    return False
                 if len(self._fresh) != record.last - record.first or self._used != len(record.buffers):
                     return False
-                if (made is None) != (tail is None or at != section.stop - 1):
+                if (made is None) != (tail is None or record.stop != section.stop):
                     return False
                 tail = made if made is not None else tail
                 calls.update(zip(range(record.first, record.last), self._fresh, strict=True))
-                affected.append(at)
+                affected += len(run)
         except (_Outgrown, HeteroError):
             return False  # where it is an error, building from scratch raises it again
         finally:
             kernels.passing = False
-        self.mostly = len(affected) > MOSTLY * (section.stop - section.start)
+        self.mostly = affected > MOSTLY * (section.stop - section.start)
         if self.mostly:
             return False
         self._commit(calls, tail)
@@ -188,32 +190,29 @@ class Regrowth(Builder):
             self._changed.add(index)
 
     def _take(self, nbytes: int, *, grows: bool = False) -> Buffer:
-        if self._used == len(self._buffers) or self._buffers[self._used].nbytes < nbytes:
+        """The buffer that was taken at this place when the section was built."""
+        if self._used in self._record.in_place:
+            raise _Outgrown
+        return self._taken_then(nbytes)
+
+    def _taken_then(self, nbytes: int) -> Buffer:
+        buffers = self._record.buffers
+        if self._used == len(buffers) or buffers[self._used].nbytes < nbytes:
             raise _Outgrown
         self._used += 1
-        return self._buffers[self._used - 1]
+        return buffers[self._used - 1]
 
-    def _overwritten(
-        self,
-        instruction: Instruction,
-        operands: Sequence[Slot],
-        compiled: Compiled,
-        output: int,
-        spec: TensorSpec,
-    ) -> Buffer | None:
-        """None: `_take` gives the buffer that the output had before, which is the input's where it was in place."""
-        record = self._old.records[self.at - self._old.start]
-        for k, o in record.in_place:
-            if o == output and not _fills(operands[k].spec, spec, (k, o) in compiled.overwrites):
-                raise _Outgrown
-        return None
+    def _reuse(self, index: int, nbytes: int) -> Buffer | None:
+        """As when the section was built, where the sizes still are alike."""
+        if self._record.in_place.get(self._used) != index:
+            return None
+        spec = self.live.slots[index].spec
+        if not isinstance(spec, TensorSpec) or spec.nbytes != nbytes:
+            raise _Outgrown
+        return self._taken_then(nbytes)
 
     def _step(self, call: Call, seam: SeamReason | None = None, at: int | None = None) -> None:
         self._fresh.append(call)
-
-
-def _fills(given: Spec, made: TensorSpec, allowed: bool) -> bool:
-    return allowed and isinstance(given, TensorSpec) and given.nbytes == made.nbytes
 
 
 def _as_before(old: Slot, new: Slot) -> bool:

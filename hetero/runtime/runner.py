@@ -15,6 +15,7 @@ import numpy as np
 
 from hetero.errors import HeteroError, ProgramError
 from hetero.kernels.base import Call, Compiled
+from hetero.kernels.jit import enabled
 from hetero.kernels.limits import check_declared
 from hetero.program.program import NO_SLOT, Dispatch, Program
 from hetero.providers.base import Provider
@@ -26,6 +27,7 @@ from hetero.runtime.context import Context as Context
 from hetero.runtime.decode_memo import STEADY_STEPS, Drive, Regrowth
 from hetero.runtime.elements import arrived, deferred
 from hetero.runtime.frames import Frames, Iteration, escaping_outputs
+from hetero.runtime.fusion import Fused, fuse
 from hetero.runtime.operands import contiguous_copy
 from hetero.runtime.pins import Pins
 from hetero.runtime.section import Key, Result, Section, locate, value_spec
@@ -71,13 +73,17 @@ class Runner:
         constants: Mapping[int, Slot] | None = None,
         iteration: Iteration | None = None,
     ) -> None:
-        self.program = program
         self.context = context
         self.depth = depth
         self.provider = context.provider
         self.host = context.host
         self.options = context.options
         self.statistics = context.statistics
+        fused = fuse(program) if self.options.fuse_elementwise and self.provider.fuses else Fused(program)
+        if fused.until and not enabled():  # asked last, since that imports numba
+            fused = Fused(program)
+        self.program = program = fused.program
+        self.runs = fused.until
         self.analysis = analyse(program)
         self.table = Table(program.n_slots)
         self.folded: dict[int, tuple[HostArray | None, ...]] = {}

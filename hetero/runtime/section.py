@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -27,15 +27,18 @@ Result = tuple[int, Any, bool]
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """How one instruction was bound: its calls [first, last) of the section, and the buffers it took, in order.
+    """How instructions [start, stop) were bound (one, or a run that is fused): calls [first, last) of the section, and
+    the buffers that were taken, in order.
 
-    `in_place`: (input, output) pairs where the output lies in the input's memory.
+    `in_place`: position among the buffers -> the slot whose memory it was until then.
     """
 
+    start: int
+    stop: int
     first: int
     last: int
     buffers: tuple[Buffer, ...]
-    in_place: tuple[tuple[int, int], ...] = ()
+    in_place: Mapping[int, int]
 
 
 @dataclass(slots=True, eq=False)

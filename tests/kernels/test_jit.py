@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
 import pytest
 
-from hetero.kernels.jit import inline, jit, prange
+from hetero.kernels import tape_loops
+from hetero.kernels.jit import _helpers_stamp, floats_at, inline, jit, prange
 
 
 @inline
@@ -74,3 +77,65 @@ def test_a_dtype_without_a_signature_goes_to_the_twin() -> None:
 def test_a_malformed_signature_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="no argument"):
         jit(text, twin=_twin)
+
+
+def _sum_of_products(x: Any, y: Any, z: Any) -> None:
+    z[...] = x * y + z
+
+
+@jit("f4[1], f4[1], f4[1]!", twin=_sum_of_products, exact=True)
+def exact(x: Any, y: Any, z: Any) -> None:
+    for i in range(x.shape[0]):
+        z[i] = x[i] * y[i] + z[i]
+
+
+@jit("f4[1], f4[1], f4[1]!", twin=_sum_of_products)
+def contracted(x: Any, y: Any, z: Any) -> None:
+    for i in range(x.shape[0]):
+        z[i] = x[i] * y[i] + z[i]
+
+
+def test_exact_code_rounds_every_operation_as_the_twin_does() -> None:
+    rng = np.random.default_rng(0)
+    x, y, z = rng.standard_normal((3, 1000)).astype(np.float32)
+    results = [z.copy() for _ in range(3)]
+    exact.variant(x)(x, y, results[0])
+    _sum_of_products(x, y, results[1])
+    contracted.variant(x)(x, y, results[2])
+    assert np.array_equal(results[0], results[1])
+    np.testing.assert_allclose(results[2], results[1], atol=1e-6)
+
+
+def _by_address_twin(addresses: Any) -> None:
+    floats_at(int(addresses[1]), 5)[...] = floats_at(int(addresses[0]), 5) * np.float32(2)
+
+
+@jit("i8[1]", twin=_by_address_twin)
+def by_address(addresses: Any) -> None:
+    source, target = floats_at(addresses[0], 5), floats_at(addresses[1], 5)
+    for i in range(5):
+        target[i] = source[i] * np.float32(2)
+
+
+def test_memory_is_found_by_its_address() -> None:
+    x = np.arange(5, dtype=np.float32)
+    for switch in (by_address.variant(np.zeros(2, np.int64)), _by_address_twin):
+        y = np.zeros_like(x)
+        switch(np.array([x.ctypes.data, y.ctypes.data]))
+        assert np.array_equal(y, 2 * x)
+
+
+def test_helpers_of_other_files_have_a_part_in_the_name_of_the_cache() -> None:
+    assert _helpers_stamp(scaled.function) == ""
+    stamp = _helpers_stamp(tape_loops.run_tape.function)
+    assert len(stamp) == 9
+    assert stamp == _helpers_stamp(tape_loops.run_tape.function)
+
+
+def test_every_kernel_is_there_without_numba() -> None:
+    program = (
+        "import sys; sys.modules['numba'] = None\n"
+        "from hetero.kernels import load_all; load_all()\n"
+        "from hetero.kernels.jit import enabled; assert not enabled()\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=120)

@@ -53,7 +53,7 @@ def test_a_growing_past_binds_anew_only_what_depends_on_it(provider: str, stage_
 
 
 def test_what_does_not_depend_on_the_growth_stays_captured_and_is_called_as_it_was() -> None:
-    r = rig(ATTENTION, stage_bytes=0)
+    r = rig(ATTENTION, stage_bytes=0, fuse_elementwise=False)
     for t in range(5, 9):
         r(*feeds(t))
     section = next(reversed(r.runner._roots.values()))
@@ -86,7 +86,7 @@ def test_a_program_of_which_most_depends_on_the_growth_goes_back_to_building() -
     r = rig(HEAD + "g (float[n] x) => (float[n] y) { a = Abs(x) b = Exp(a) c = Tanh(b) y = Neg(c) }")
     for n in range(1, 30):
         x = np.linspace(0, 1, n, dtype=np.float32)
-        assert np.array_equal(r(x)[0], -np.tanh(np.exp(x)))
+        assert np.allclose(r(x)[0], -np.tanh(np.exp(x)), rtol=1e-5)
     assert r.runner.statistics.memo_replayed == 0
     assert r.runner.statistics.memo_rebuilt == 1, "and does not try again"
 
