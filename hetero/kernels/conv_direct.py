@@ -17,17 +17,28 @@ from hetero.types import Array
 
 BLOCK_ELEMENTS = 768
 MAPS = 4
+MOST_GATHERED = 1 << 22
 LEAST_RUN = 128
 """Shorter runs leave the vector units idle, and products of gathered columns are faster."""
 
 
 def direct_serves(shape: ConvShape, dtype: np.dtype[Any], xp: Any) -> bool:
     """Two spatial axes on the host, where blocks of output rows make long runs of mostly useful results."""
-    if xp is not np or len(shape.window.kernel) != 2 or shape.empty or not enabled():
+    win = shape.window
+    if xp is not np or len(win.kernel) != 2 or shape.empty or not enabled():
         return False
-    phases = Phases.of(shape.window)
+    if win.taps == 1 or (shape.channels == 1 and _gathers_well(shape)):
+        return False
+    phases = Phases.of(win)
     run = phases.block(BLOCK_ELEMENTS) * phases.pitch
-    return run >= LEAST_RUN and 4 * shape.window.outputs[1] >= 3 * phases.pitch and shape.group_maps > 1
+    return run >= LEAST_RUN and 4 * win.outputs[1] >= 3 * phases.pitch
+
+
+def _gathers_well(shape: ConvShape) -> bool:
+    """Whether gathering the columns of one channel costs little beside their product, and little memory."""
+    win = shape.window
+    flat = win.outputs[0] == 1 or win.strides[1] == 1
+    return flat and shape.maps > 1 and win.taps * win.positions <= MOST_GATHERED
 
 
 def _padded_maps(shape: ConvShape) -> int:
