@@ -11,6 +11,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
+from queue import SimpleQueue
 from types import TracebackType
 from typing import Any, Literal
 
@@ -108,7 +109,10 @@ class HeterogeneousExecutor:
             raise
         self._weights = loaded.weights
         self._steps = itertools.count(1)
-        self._slots = threading.BoundedSemaphore(self.options.max_in_flight)
+        # Tokens of the steps that may be under way: a semaphore of threading's would cost a small model several µs.
+        self._slots: SimpleQueue[None] = SimpleQueue()
+        for _ in range(self.options.max_in_flight):
+            self._slots.put(None)
         self._launching = threading.Lock()
         self._counters = {"steps": 0, "failed_steps": 0}
         self._counting = threading.Lock()
@@ -152,8 +156,11 @@ class HeterogeneousExecutor:
         ChildDiedError, StepTimeoutError; ClosedError. A step that failed leaves no partial results.
         """
         names, values = self._accept(feeds, output_names)
-        with self._slots:
+        self._slots.get()
+        try:
             return self._step(next(self._steps), values, names, graph_slot)
+        finally:
+            self._slots.put(None)
 
     def submit(
         self,
@@ -167,14 +174,14 @@ class HeterogeneousExecutor:
         the step raises from the future's result().
         """
         names, values = self._accept(feeds, output_names)
-        self._slots.acquire()
+        self._slots.get()
         try:
             with self._counting:  # a close meanwhile would refuse it with an error of the pool's own
                 future = self._workers().submit(self._step, next(self._steps), values, names, graph_slot)
         except BaseException:
-            self._slots.release()
+            self._slots.put(None)
             raise
-        future.add_done_callback(lambda _: self._slots.release())
+        future.add_done_callback(lambda _: self._slots.put(None))
         return future
 
     def map(

@@ -21,7 +21,6 @@ from hetero.program.operation import Operation
 from hetero.program.program import Dispatch
 from hetero.types import FLOATS, Array, Spec, TensorSpec
 
-
 FEW_ROWS = 128
 """Rows up to which BLAS takes twice as long with a transposed right factor: laying it out first pays."""
 
