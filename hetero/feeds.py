@@ -129,7 +129,10 @@ def _fits(usual: Usual, value: HostArray) -> bool:
     shape = value.shape
     if value.dtype != dtype or len(shape) != rank:
         return False
-    return not fixed or all(shape[axis] == extent for axis, extent in fixed)
+    for axis, extent in fixed:  # noqa: SIM110 - half the time of all() and a generator
+        if shape[axis] != extent:
+            return False
+    return True
 
 
 def _omissible(type_: ValueType | None) -> bool:
