@@ -10,6 +10,7 @@ import numpy as np
 from hetero.kernels.base import Bind, Call
 from hetero.kernels.conv_phases import LANES, Phases, spread
 from hetero.kernels.conv_shape import ConvShape
+from hetero.kernels.derived import Keeper
 from hetero.kernels.jit import PARALLEL_ELEMENTS, enabled, jit, prange
 from hetero.kernels.widen import is_constant
 from hetero.kernels.workspace import Part, carve
@@ -62,6 +63,7 @@ def bind_direct(shape: ConvShape, dtype: np.dtype[Any]) -> Bind:
     geometry = (*win.strides, *win.begins, phases.rows, phases.pitch, phases.block(BLOCK_ELEMENTS))
     parallel = shape.batch * shape.maps * shape.depth * win.positions >= 16 * PARALLEL_ELEMENTS
     parts = direct_parts(shape, dtype)
+    keep = Keeper()
 
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Call:
         planes, weights = carve(workspace, *parts)
@@ -70,15 +72,22 @@ def bind_direct(shape: ConvShape, dtype: np.dtype[Any]) -> Bind:
         bias = inputs[2] if len(inputs) > 2 and inputs[2] is not None else np.zeros(shape.maps, x.dtype)
         constant = is_constant(inputs[1])
         if constant:
-            weights = np.zeros(weights.shape, weights.dtype)
-            weights[:, : shape.group_maps] = w
+
+            def make() -> Array:
+                padded = np.zeros(weights.shape, weights.dtype)
+                padded[:, : shape.group_maps] = w
+                return padded
+
+            factor = keep("padded", (inputs[1],), make)
+        else:
+            factor = weights
         function = direct.variant(x, bias, parallel=parallel)
 
         def call() -> None:
             if not constant:
                 weights[:, : shape.group_maps] = w
                 weights[:, shape.group_maps :] = 0
-            function(x, weights, bias, y, offsets, planes, *geometry)
+            function(x, factor, bias, y, offsets, planes, *geometry)
 
         return call
 
