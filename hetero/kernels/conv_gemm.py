@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from hetero.kernels.base import Bind, Call
+from hetero.kernels.conv_columns import bind_columns
 from hetero.kernels.conv_shape import ConvShape
+from hetero.kernels.fused import in_turn
 from hetero.kernels.window import interior, windows
 from hetero.kernels.workspace import Part, carve
 from hetero.types import Array
@@ -60,6 +63,17 @@ def _bias(inputs: Sequence[Any], shape: tuple[int, ...]) -> Array | None:
     return inputs[2].reshape(shape) if len(inputs) > 2 and inputs[2] is not None else None
 
 
+def _one_sample(gather: Call, w: Array, columns: Array, product: Array, bias: Array | None) -> Call:
+    """Columns, product and bias of one sample, w (group, maps, depth)."""
+    if len(w) == 1:
+        w, columns, product = w[0], columns[0], product[0]
+        bias = None if bias is None else bias[0]
+    calls = [gather, partial(np.matmul, w, columns, product)]
+    if bias is not None:
+        calls.append(partial(np.add, product, bias, product))
+    return in_turn(calls)
+
+
 def _chunk(shape: ConvShape, itemsize: int, xp: Any) -> int:
     """Samples gathered at a time."""
     if xp is np:
@@ -88,6 +102,12 @@ def bind_gemm(shape: ConvShape, dtype: np.dtype[Any], xp: Any) -> Bind:
             return _nothing
         planes, columns = carve(workspace, *parts)
         x, y = inputs[0], outputs[0]
+        if xp is np and shape.batch == 1 and dtype == np.float32:
+            gather = bind_columns(shape, x[0], columns[0])
+            if gather is not None:
+                factor = inputs[1].reshape(shape.group, shape.group_maps, shape.depth)
+                product = y.reshape(shape.group, shape.group_maps, win.positions)
+                return _one_sample(gather, factor, columns[0], product, _bias(inputs, (shape.group, -1, 1)))
         w = inputs[1].reshape(shape.group, shape.group_maps, shape.depth)
         bias = _bias(inputs, (shape.group, shape.group_maps, 1))
         jobs: list[tuple[Array | None, Array | None, Array, Array, Array, Array]] = []
