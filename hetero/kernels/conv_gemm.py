@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from hetero.kernels.base import Bind, Call
-from hetero.kernels.conv_columns import bind_columns
 from hetero.kernels.conv_shape import ConvShape
 from hetero.kernels.fused import in_turn
 from hetero.kernels.window import interior, windows
@@ -63,12 +62,26 @@ def _bias(inputs: Sequence[Any], shape: tuple[int, ...]) -> Array | None:
     return inputs[2].reshape(shape) if len(inputs) > 2 and inputs[2] is not None else None
 
 
-def _one_sample(gather: Call, w: Array, columns: Array, product: Array, bias: Array | None) -> Call:
-    """Columns, product and bias of one sample, w (group, maps, depth)."""
+def _one_sample(
+    padded: Array | None,
+    inner: Array | None,
+    x: Array,
+    view: Array,
+    target: Array,
+    w: Array,
+    columns: Array,
+    product: Array,
+    bias: Array | None,
+) -> Call:
+    """The calls of a batch of one on the host, without a loop between them; w (group, maps, depth)."""
+    calls: list[Call] = []
+    if padded is not None:
+        calls += [partial(padded.fill, 0), partial(np.copyto, inner, x)]
+    calls.append(partial(np.copyto, target, view))
     if len(w) == 1:
         w, columns, product = w[0], columns[0], product[0]
         bias = None if bias is None else bias[0]
-    calls = [gather, partial(np.matmul, w, columns, product)]
+    calls.append(partial(np.matmul, w, columns, product))
     if bias is not None:
         calls.append(partial(np.add, product, bias, product))
     return in_turn(calls)
@@ -102,12 +115,6 @@ def bind_gemm(shape: ConvShape, dtype: np.dtype[Any], xp: Any) -> Bind:
             return _nothing
         planes, columns = carve(workspace, *parts)
         x, y = inputs[0], outputs[0]
-        if xp is np and shape.batch == 1 and dtype == np.float32:
-            gather = bind_columns(shape, x[0], columns[0])
-            if gather is not None:
-                factor = inputs[1].reshape(shape.group, shape.group_maps, shape.depth)
-                product = y.reshape(shape.group, shape.group_maps, win.positions)
-                return _one_sample(gather, factor, columns[0], product, _bias(inputs, (shape.group, -1, 1)))
         w = inputs[1].reshape(shape.group, shape.group_maps, shape.depth)
         bias = _bias(inputs, (shape.group, shape.group_maps, 1))
         jobs: list[tuple[Array | None, Array | None, Array, Array, Array, Array]] = []
@@ -122,6 +129,9 @@ def bind_gemm(shape: ConvShape, dtype: np.dtype[Any], xp: Any) -> Bind:
             target = columns[:n].reshape(view.shape)
             product = y[at : at + n].reshape(n, shape.group, shape.group_maps, win.positions)
             jobs.append((padded, inner, source, view, target, product))
+        if xp is np and shape.batch == 1:
+            ((padded, inner, source, view, target, product),) = jobs
+            return _one_sample(padded, inner, source, view, target, w, columns[0], product[0], bias)
         copyto, matmul, add = xp.copyto, xp.matmul, xp.add
 
         def call() -> None:
