@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
 from queue import SimpleQueue
@@ -238,14 +238,11 @@ class HeterogeneousExecutor:
     def _step(
         self, step: int, values: dict[str, Any], names: Sequence[str], graph_slot: str
     ) -> dict[str, Any]:
-        timeout_s = self.options.step_timeout_s or None
         try:
-            with nullcontext() if self._inline else self._launching:
-                pending = self._launch(step, values, graph_slot)
-            for parcel, got in zip(
-                pending, self._children.get([r for _, r in pending], timeout_s), strict=True
-            ):
-                values.update(zip(parcel[0].values, got, strict=True))
+            if self._inline and self._routes.only is not None:
+                self._step_alone(self._routes.only, step, values, graph_slot)
+            else:
+                self._step_in_parcels(step, values, graph_slot)
         except BaseException as error:
             self._count("failed_steps")
             if not self._closed:
@@ -255,6 +252,23 @@ class HeterogeneousExecutor:
             raise
         self._count("steps")
         return {name: values[name] if name in values else self._weights[name] for name in names}
+
+    def _step_in_parcels(self, step: int, values: dict[str, Any], graph_slot: str) -> None:
+        """Add to `values` what the partitions send to the caller."""
+        with nullcontext() if self._inline else self._launching:
+            pending = self._launch(step, values, graph_slot)
+        timeout_s = self.options.step_timeout_s or None
+        arrived = self._children.get([r for _, r in pending], timeout_s)
+        for (parcel, _), got in zip(pending, arrived, strict=True):
+            values.update(zip(parcel.values, got, strict=True))
+
+    def _step_alone(self, only: _Only, step: int, values: dict[str, Any], graph_slot: str) -> None:
+        """As `_step_in_parcels`, for one partition in this process: a small model spends 2 µs less."""
+        self._check_open()
+        arrived = [[values[v] for v in names] for names in only.receives]
+        left = self._children.call(only.child, only.partition, step, arrived, len(only.sends), graph_slot)
+        for names, got in zip(only.sends, left, strict=True):
+            values.update(zip(names, got, strict=True))
 
     def _launch(self, step: int, values: dict[str, Any], graph_slot: str) -> list[tuple[Parcel, ParcelRef]]:
         """Call every partition in the plan's order; returns the parcels that come back to the caller."""
@@ -339,6 +353,16 @@ def _obligations(model: Model, plan: Plan) -> Obligations | None:
     return obligations_of(graph_of(model).nodes, plan.inputs, model.weights, model.declared)
 
 
+@dataclass(frozen=True, slots=True)
+class _Only:
+    """The one partition of a plan, and the values of each parcel that it gets from the caller and sends back."""
+
+    child: int
+    partition: int
+    receives: tuple[tuple[str, ...], ...]
+    sends: tuple[tuple[str, ...], ...]
+
+
 class _Routes:
     """Who is called with which parcels, worked out once."""
 
@@ -355,4 +379,21 @@ class _Routes:
                 tuple(s.parcel for s in tasks[partition.id].sends),
             )
             for partition in plan.partitions
+        )
+        self.only = self._only()
+
+    def _only(self) -> _Only | None:
+        """The plan's one partition, where it takes all of the caller's parcels and sends to nobody else."""
+        if len(self.calls) != 1:
+            return None
+        ((partition, receives, sends),) = self.calls
+        given = {p.id: tuple(p.values) for p in self.from_caller}
+        taken = {p.id: tuple(p.values) for p in self.to_caller}
+        if set(receives) != given.keys() or set(sends) != taken.keys():
+            return None
+        return _Only(
+            partition.child,
+            partition.id,
+            tuple(given[parcel] for parcel in receives),
+            tuple(taken[parcel] for parcel in sends),
         )

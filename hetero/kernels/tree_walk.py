@@ -113,9 +113,10 @@ def walk(
                     holds = value == split
                 else:
                     holds = value != split
-                if nodes[at, 4] != 0 and value != value:
-                    holds = True
-                at = nodes[at, 2] if holds else nodes[at, 3]
+                if value != value:
+                    holds = holds or nodes[at, 4] != 0
+                # An index, not a branch: which way a row goes is what no processor predicts.
+                at = nodes[at, 3 - np.int64(holds)]
                 mode = nodes[at, 1]
             for entry in range(nodes[at, 5], nodes[at, 6]):
                 target = targets[entry]
