@@ -75,7 +75,7 @@ def _one_sample(
 ) -> Call:
     """The calls of a batch of one on the host, without a loop between them; w (group, maps, depth)."""
     calls: list[Call] = []
-    if padded is not None:
+    if padded is not None and inner is not None:
         calls += [partial(padded.fill, 0), partial(np.copyto, inner, x)]
     calls.append(partial(np.copyto, target, view))
     if len(w) == 1:

@@ -53,7 +53,7 @@ def _mean(xp: Any, axes: tuple[int, ...], count: int, x: Array, out: Array) -> N
 
 def _mean_on_host(axes: tuple[int, ...], count: Array, x: Array, out: Array) -> None:
     """As `_mean`, without the Python frame and the conversion of the count that double a small mean's time."""
-    np.add.reduce(x, axes, out.dtype, out, True)
+    np.add.reduce(x, axes, out.dtype, out, keepdims=True)
     np.divide(out, count, out)
 
 

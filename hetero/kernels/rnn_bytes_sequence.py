@@ -56,7 +56,7 @@ def bind_bytes_sequence(
         what: str, shape: tuple[int, ...], dtype: type, source: Array, fill: Callable[..., object]
     ) -> Array:
         """`fill(target)` of a new array: made once where the weights are constant, else by each call."""
-        target = np.empty(shape, dtype)
+        target: Array = np.empty(shape, dtype)
         if not constant:
             fills.append(partial(fill, target))
             return target

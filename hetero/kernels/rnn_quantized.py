@@ -119,9 +119,10 @@ def dynamic_quantize_lstm(op: Operation, specs: Sequence[Spec], xp: Any) -> Comp
             return call
 
         def sequence(d: int, o: CellOperands, pre: Array, y: Array) -> Call:
-            column = [np.broadcast_to(inputs[i].reshape(n, -1)[d], wide) for i in (_R_ZERO, _R_SCALE)]
+            zeros, scales = (np.broadcast_to(inputs[i].reshape(n, -1)[d], wide) for i in (_R_ZERO, _R_SCALE))
+            r, backwards = inputs[_R][d], s.reversed[d]
             return bind_bytes_sequence(
-                inputs[_R][d], *column, o.states, o.gates, pre, y, d, s.reversed[d], shared, keep
+                r, zeros, scales, o.states, o.gates, pre, y, d, backwards, shared, keep
             )
 
         return loop.bind(
