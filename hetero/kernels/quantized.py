@@ -83,11 +83,11 @@ def rounded_product(
     zero = xp.rint(xp.clip(-low / step, 0, 255))
     levels = (xp.clip(xp.rint(source / step) + zero, 0, 255) - zero).astype(weights[0].dtype)
     product, done = xp.matmul(levels[:, : len(weights[0])], weights[0]), len(weights[0])
-    if len(weights) > 1:
+    if len(weights) > 2:  # one sum of two exact floats is rounded once, as the sum of all would be
         product = product.astype(np.float64)
-        for piece in weights[1:]:
-            product += xp.matmul(levels[:, done : done + len(piece)], piece)
-            done += len(piece)
+    for piece in weights[1:]:
+        product += xp.matmul(levels[:, done : done + len(piece)], piece)
+        done += len(piece)
     xp.multiply(product.astype(np.float32), step * scale, out=target)
 
 
