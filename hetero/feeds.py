@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -43,6 +43,7 @@ class Feeds:
         the operators behind the inputs demand of their extents."""
         self._defaulted = frozenset(defaulted)
         self._inputs = {p.name: p.type for p in inputs}
+        self._usual = {name: _usual(type_) for name, type_ in self._inputs.items()}
         self._guards = GuardChecker(guards_for(inputs))
         self._obligations = obligations
 
@@ -56,8 +57,16 @@ class Feeds:
             raise InputError(f"feeds must be a dict of input names to arrays, not {type(feeds).__name__}")
         if feeds.keys() != self._inputs.keys():
             self._names(feeds)
-        values = {name: self._value(name, type_, feeds[name]) for name, type_ in self._inputs.items()}
-        shapes = {n: v.shape for n, v in values.items() if isinstance(v, np.ndarray)}
+        values: dict[str, Any] = {}
+        shapes = {}
+        for name, type_ in self._inputs.items():
+            value = feeds[name]
+            usual = self._usual[name]
+            if usual is None or value.__class__ is not np.ndarray or not _fits(usual, value):
+                value = self._value(name, type_, value)
+            values[name] = value
+            if value.__class__ is np.ndarray:
+                shapes[name] = value.shape
         self._guards.check(shapes)
         if self._obligations is not None:
             self._obligations.check(shapes)
@@ -98,6 +107,32 @@ class Feeds:
             numpy_dtype(inner.dtype) if isinstance(inner, TensorType) and inner.dtype is not None else None
         )
         return SequenceValue(elements, dtype)
+
+
+Usual: TypeAlias = tuple[np.dtype[Any], int, tuple[tuple[int, int], ...]]
+"""dtype, rank, and the axes whose extents are numbers with these."""
+
+
+def _usual(type_: ValueType | None) -> Usual | None:
+    """What an array has that is fed as it is, without a closer look; None where each takes one."""
+    if not isinstance(type_, TensorType) or type_.dtype is None or type_.shape is None:
+        return None
+    dtype = numpy_dtype(type_.dtype)
+    if dtype == STRING:
+        return None
+    fixed = [(axis, extent) for axis, extent in enumerate(type_.shape) if isinstance(extent, int)]
+    return dtype, len(type_.shape), tuple(fixed)
+
+
+def _fits(usual: Usual, value: HostArray) -> bool:
+    dtype, rank, fixed = usual
+    shape = value.shape
+    if value.dtype != dtype or len(shape) != rank:
+        return False
+    for axis, extent in fixed:  # noqa: SIM110 - half the time of all() and a generator
+        if shape[axis] != extent:
+            return False
+    return True
 
 
 def _omissible(type_: ValueType | None) -> bool:

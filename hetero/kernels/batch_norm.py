@@ -11,9 +11,12 @@ import numpy as np
 from hetero.errors import UnsupportedError
 from hetero.kernels.base import Call, Compiled, computed, kernel, tensor
 from hetero.kernels.broadcasting import elements, one_dtype
+from hetero.kernels.derived import Keeper
 from hetero.kernels.fused import PIECE_BYTES, in_turn
+from hetero.kernels.jit import PARALLEL_ELEMENTS, jit, prange
 from hetero.kernels.operands import fail
 from hetero.kernels.quiet import Quiet
+from hetero.kernels.widen import is_constant
 from hetero.kernels.workspace import Part, carve, carved_bytes
 from hetero.program.operation import Operation
 from hetero.types import FLOATS, Array, Spec, TensorSpec
@@ -42,6 +45,22 @@ def _affine_narrow(xp: Any, x: Array, factor: Array, shift: Array, out: Array, w
     wide[...] = x
     _affine(xp, wide, factor, shift, wide)
     out[...] = wide
+
+
+def _affine_planes_numpy(x: Array, factor: Array, shift: Array, y: Array) -> None:
+    planes = x.reshape(-1, len(factor), x.shape[1])
+    np.add(planes * factor[:, None], shift[:, None], out=y.reshape(planes.shape))
+
+
+@jit("f4[2], f4[1], f4[1], f4[2]!", twin=_affine_planes_numpy)
+def affine_planes(x: Array, factor: Array, shift: Array, y: Array) -> None:
+    """y = x * factor + shift over planes x, y (N*C, S), a factor and a shift for each of the C channels."""
+    channels = factor.shape[0]
+    for p in prange(x.shape[0]):
+        f, s = factor[p % channels], shift[p % channels]
+        source, target = x[p], y[p]
+        for q in range(x.shape[1]):
+            target[q] = source[q] * f + s
 
 
 def _statistics(xp: Any, x: Array, mean: Array, var: Array, wide: Array) -> None:
@@ -100,6 +119,8 @@ def batch_norm(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
     if training:
         parts += [vector, vector, vector, ((batch, channels, width), wide)]
 
+    keep = Keeper()
+
     def bind(inputs: Sequence[Any], results: Sequence[Any], workspace: Any) -> Call:
         source, target = (a.reshape(batch, channels, width) for a in (inputs[0], results[0]))
         scales, biases, means, variances = (a.reshape(channels) for a in inputs[1:])
@@ -115,7 +136,23 @@ def batch_norm(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
                     new = new.reshape(channels)
                     calls.append(partial(_running, xp, momentum, old, current, new, scratch))
             means, variances = current_mean, current_var
-        calls.append(partial(_fold, xp, epsilon, scales, biases, means, variances, factor, shift))
+        given = (scales, biases, means, variances)
+        if not training and all(map(is_constant, given)):
+
+            def make() -> Array:
+                both: Array = xp.empty((2, channels), wide)
+                _fold(xp, epsilon, *given, *both)
+                return both
+
+            factor, shift = keep(("affine", epsilon), given, make)
+        else:
+            calls.append(partial(_fold, xp, epsilon, scales, biases, means, variances, factor, shift))
+        if width > 1 and xp is np and x.dtype == FLOAT32:
+            planes = (source.reshape(-1, width), factor, shift, target.reshape(-1, width))
+            function = affine_planes.variant(*planes, parallel=source.size >= 4 * PARALLEL_ELEMENTS)
+            if function is not affine_planes.twin:
+                calls.append(partial(function, *planes))
+                return Quiet(in_turn(calls))
         if width == 1 and not narrow:
             calls.append(partial(_affine, xp, source[..., 0], factor, shift, target[..., 0]))
             return Quiet(in_turn(calls))

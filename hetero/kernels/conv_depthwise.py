@@ -16,13 +16,21 @@ from hetero.kernels.workspace import Part, carve
 from hetero.types import Array
 
 BLOCK_ELEMENTS = 1024
+FILTERS = 4
+"""Filters over the one channel there is, from which on every element is worth more than one pass."""
 CHUNKS = 8
 """Groups of planes with scratch of their own, which threads may take."""
 
 
 def depthwise_serves(shape: ConvShape, dtype: np.dtype[Any], xp: Any) -> bool:
-    """Two spatial axes, one channel a group, on the host."""
-    return xp is np and len(shape.window.kernel) == 2 and shape.group_channels == 1 and not shape.empty
+    """Two spatial axes, one channel a group, on the host; but not many filters over one channel: those are a matrix."""
+    return (
+        xp is np
+        and len(shape.window.kernel) == 2
+        and shape.group_channels == 1
+        and not shape.empty
+        and (shape.group > 1 or shape.maps < FILTERS)
+    )
 
 
 def depthwise_parts(shape: ConvShape, dtype: np.dtype[Any]) -> tuple[Part, ...]:

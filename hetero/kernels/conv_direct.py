@@ -10,6 +10,7 @@ import numpy as np
 from hetero.kernels.base import Bind, Call
 from hetero.kernels.conv_phases import LANES, Phases, spread
 from hetero.kernels.conv_shape import ConvShape
+from hetero.kernels.derived import Keeper
 from hetero.kernels.jit import PARALLEL_ELEMENTS, enabled, jit, prange
 from hetero.kernels.widen import is_constant
 from hetero.kernels.workspace import Part, carve
@@ -17,17 +18,28 @@ from hetero.types import Array
 
 BLOCK_ELEMENTS = 768
 MAPS = 4
+MOST_GATHERED = 1 << 22
 LEAST_RUN = 128
 """Shorter runs leave the vector units idle, and products of gathered columns are faster."""
 
 
 def direct_serves(shape: ConvShape, dtype: np.dtype[Any], xp: Any) -> bool:
     """Two spatial axes on the host, where blocks of output rows make long runs of mostly useful results."""
-    if xp is not np or len(shape.window.kernel) != 2 or shape.empty or not enabled():
+    win = shape.window
+    if xp is not np or len(win.kernel) != 2 or shape.empty or not enabled():
         return False
-    phases = Phases.of(shape.window)
+    if win.taps == 1 or (shape.channels == 1 and _gathers_well(shape)):
+        return False
+    phases = Phases.of(win)
     run = phases.block(BLOCK_ELEMENTS) * phases.pitch
-    return run >= LEAST_RUN and 4 * shape.window.outputs[1] >= 3 * phases.pitch and shape.group_maps > 1
+    return run >= LEAST_RUN and 4 * win.outputs[1] >= 3 * phases.pitch
+
+
+def _gathers_well(shape: ConvShape) -> bool:
+    """Whether gathering the columns of one channel costs little beside their product, and little memory."""
+    win = shape.window
+    flat = win.outputs[0] == 1 or win.strides[1] == 1
+    return flat and shape.maps > 1 and win.taps * win.positions <= MOST_GATHERED
 
 
 def _padded_maps(shape: ConvShape) -> int:
@@ -51,6 +63,7 @@ def bind_direct(shape: ConvShape, dtype: np.dtype[Any]) -> Bind:
     geometry = (*win.strides, *win.begins, phases.rows, phases.pitch, phases.block(BLOCK_ELEMENTS))
     parallel = shape.batch * shape.maps * shape.depth * win.positions >= 16 * PARALLEL_ELEMENTS
     parts = direct_parts(shape, dtype)
+    keep = Keeper()
 
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Call:
         planes, weights = carve(workspace, *parts)
@@ -59,15 +72,22 @@ def bind_direct(shape: ConvShape, dtype: np.dtype[Any]) -> Bind:
         bias = inputs[2] if len(inputs) > 2 and inputs[2] is not None else np.zeros(shape.maps, x.dtype)
         constant = is_constant(inputs[1])
         if constant:
-            weights = np.zeros(weights.shape, weights.dtype)
-            weights[:, : shape.group_maps] = w
+
+            def make() -> Array:
+                padded = np.zeros(weights.shape, weights.dtype)
+                padded[:, : shape.group_maps] = w
+                return padded
+
+            factor = keep("padded", (inputs[1],), make)
+        else:
+            factor = weights
         function = direct.variant(x, bias, parallel=parallel)
 
         def call() -> None:
             if not constant:
                 weights[:, : shape.group_maps] = w
                 weights[:, shape.group_maps :] = 0
-            function(x, weights, bias, y, offsets, planes, *geometry)
+            function(x, factor, bias, y, offsets, planes, *geometry)
 
         return call
 

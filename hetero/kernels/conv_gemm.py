@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from hetero.kernels.base import Bind, Call
 from hetero.kernels.conv_shape import ConvShape
+from hetero.kernels.fused import in_turn
 from hetero.kernels.window import interior, windows
 from hetero.kernels.workspace import Part, carve
 from hetero.types import Array
@@ -60,6 +62,31 @@ def _bias(inputs: Sequence[Any], shape: tuple[int, ...]) -> Array | None:
     return inputs[2].reshape(shape) if len(inputs) > 2 and inputs[2] is not None else None
 
 
+def _one_sample(
+    padded: Array | None,
+    inner: Array | None,
+    x: Array,
+    view: Array,
+    target: Array,
+    w: Array,
+    columns: Array,
+    product: Array,
+    bias: Array | None,
+) -> Call:
+    """The calls of a batch of one on the host, without a loop between them; w (group, maps, depth)."""
+    calls: list[Call] = []
+    if padded is not None and inner is not None:
+        calls += [partial(padded.fill, 0), partial(np.copyto, inner, x)]
+    calls.append(partial(np.copyto, target, view))
+    if len(w) == 1:
+        w, columns, product = w[0], columns[0], product[0]
+        bias = None if bias is None else bias[0]
+    calls.append(partial(np.matmul, w, columns, product))
+    if bias is not None:
+        calls.append(partial(np.add, product, bias, product))
+    return in_turn(calls)
+
+
 def _chunk(shape: ConvShape, itemsize: int, xp: Any) -> int:
     """Samples gathered at a time."""
     if xp is np:
@@ -102,6 +129,9 @@ def bind_gemm(shape: ConvShape, dtype: np.dtype[Any], xp: Any) -> Bind:
             target = columns[:n].reshape(view.shape)
             product = y[at : at + n].reshape(n, shape.group, shape.group_maps, win.positions)
             jobs.append((padded, inner, source, view, target, product))
+        if xp is np and shape.batch == 1:
+            ((padded, inner, source, view, target, product),) = jobs
+            return _one_sample(padded, inner, source, view, target, w, columns[0], product[0], bias)
         copyto, matmul, add = xp.copyto, xp.matmul, xp.add
 
         def call() -> None:

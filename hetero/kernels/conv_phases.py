@@ -63,9 +63,38 @@ class Phases:
 
 
 @inline
+def _spread_pairs(plane: Any, target: Any, sh: int, top: int, left: int, rows: int, pitch: int) -> None:
+    """`spread` for two columns a step: elements 2k and 2k + 1 of a row go to place k of two phases, a pass for both."""
+    height, width = plane.shape
+    even, odd = left % 2, 1 - left % 2
+    skip, skip_odd = left // 2, (left + 1) // 2
+    # At most one more of the even ones: the last column of an odd width.
+    n = max(0, min((width + 1) // 2, pitch - skip))
+    n_odd = max(0, min(width // 2, pitch - skip_odd))
+    for a in range(sh):
+        r0 = max(0, -((a - top) // sh))
+        r1 = min(rows, (height - 1 + top - a) // sh + 1)
+        base = (2 * a + even) * rows * pitch + skip
+        base_odd = (2 * a + odd) * rows * pitch + skip_odd
+        for r in range(r0, r1):
+            part = plane[r * sh + a - top]
+            pairs = part[: 2 * n_odd].reshape(n_odd, 2)  # an index of 2 * q would stop SIMD
+            line = target[base + r * pitch :][:n]
+            other = target[base_odd + r * pitch :][:n_odd]
+            for q in range(n_odd):
+                line[q] = pairs[q, 0]
+                other[q] = pairs[q, 1]
+            if n > n_odd:
+                line[n_odd] = part[2 * n_odd]
+
+
+@inline
 def spread(plane: Any, target: Any, sh: int, sw: int, top: int, left: int, rows: int, pitch: int) -> None:
     """Write the elements of plane (H, W) to their places in the 1-D target, which holds zeros where pads are."""
     height, width = plane.shape
+    if sw == 2:
+        _spread_pairs(plane, target, sh, top, left, rows, pitch)
+        return
     for b in range(sw):
         lo = min(max(0, -((b - left) // sw)), pitch)
         n = min(pitch, (width - 1 + left - b) // sw + 1) - lo
@@ -82,11 +111,6 @@ def spread(plane: Any, target: Any, sh: int, sw: int, top: int, left: int, rows:
                 if sw == 1:
                     for q in range(n):
                         line[q] = part[q]
-                elif sw == 2:
-                    pairs = part[: 2 * (n - 1)].reshape(n - 1, 2)  # an index of 2 * q would stop SIMD
-                    for q in range(n - 1):
-                        line[q] = pairs[q, 0]
-                    line[n - 1] = part[2 * (n - 1)]
                 else:
                     for q in range(n):
                         line[q] = part[q * sw]

@@ -32,11 +32,17 @@ def repeats_serve(shape: ConvShape, xp: Any) -> bool:
 def bind_once_each(shape: ConvShape, dtype: np.dtype[Any], bind_all: Bind, route: Route) -> Bind:
     """`bind_all`, but where at most half of the filters differ from each other: then `route` for those alone."""
 
+    looked_at: list[tuple[HostArray, tuple[HostArray, HostArray] | None]] = []
+    """The latest constant weights and what was found in them, for steps that bind anew in each run."""
+
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Call:
         w = inputs[1]
-        every = bind_all(inputs, outputs, workspace)
         if is_constant(w):
-            return every if (found := _distinct(w)) is None else _few(inputs, outputs[0], *found)
+            if not looked_at or looked_at[0][0] is not w:
+                looked_at[:] = [(w, _distinct(w))]
+            found = looked_at[0][1]
+            return bind_all(inputs, outputs, workspace) if found is None else _few(inputs, outputs[0], *found)
+        every = bind_all(inputs, outputs, workspace)
 
         def call() -> None:
             found = _distinct(w)  # as a rule, a look at one number of each filter

@@ -36,6 +36,8 @@ def bind_matmul(xp: Any, a: Array, b: Array, out: Array) -> Call:
     Batches of `a` against one matrix `b` become one product. An operand whose strides BLAS cannot read is copied on
     each call, into memory that the call holds.
     """
+    if a.ndim == b.ndim == 2 and a.flags.c_contiguous and b.flags.forc and out.size and a.size and xp is np:
+        return partial(np.matmul, a, b, out)
     vector_a, vector_b = a.ndim == 1, b.ndim == 1
     a = a[None, :] if vector_a else a
     b = b[:, None] if vector_b else b

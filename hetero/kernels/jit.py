@@ -47,7 +47,7 @@ _CODES = {
     "i8": "int64",
     "b1": "boolean",
 }
-_CODE_OF = {name: code for code, name in _CODES.items()}
+_CODE_OF = {np.dtype("bool" if name == "boolean" else name): code for code, name in _CODES.items()}
 _lock = threading.RLock()
 _every: list[Jitted] = []
 
@@ -121,9 +121,12 @@ class Jitted:
         `arrays` are those that will be passed, the function's first among them: its dtype chooses the signature. One
         that is not aligned to its items (a mapped file may hold such) goes to the twin, as do dtypes without one.
         """
-        if not enabled() or not all(a.flags.aligned for a in arrays):
+        if not enabled():
             return self.twin
-        key = (parallel and _numba()[1], _CODE_OF.get(arrays[0].dtype.name, ""))
+        for array in arrays:
+            if not array.flags.aligned:
+                return self.twin
+        key = (parallel and _numba()[1], _CODE_OF.get(arrays[0].dtype, ""))
         found = self._variants.get(key)
         if found is None:
             with _lock:

@@ -10,15 +10,19 @@ import numpy as np
 
 from hetero.kernels.base import Call, Compiled, computed, given, kernel, tensor
 from hetero.kernels.broadcasting import NUMBERS, broadcasts_to, one_dtype
+from hetero.kernels.derived import Keeper
 from hetero.kernels.fused import in_turn
 from hetero.kernels.gemm import bind_matmul, matmul_shape, transposed
 from hetero.kernels.operands import fail
 from hetero.kernels.quiet import Quiet
-from hetero.kernels.widen import NARROW, widened
+from hetero.kernels.widen import NARROW, is_constant, widened
 from hetero.kernels.workspace import Part, carve, carved_bytes
 from hetero.program.operation import Operation
 from hetero.program.program import Dispatch
 from hetero.types import FLOATS, Array, Spec, TensorSpec
+
+FEW_ROWS = 128
+"""Rows up to which BLAS takes twice as long with a transposed right factor: laying it out first pays."""
 
 
 @kernel("MatMul", versions=(1, 9, 13), dispatch=Dispatch.LIBRARY)
@@ -55,11 +59,28 @@ def gemm(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
         fail(op, f"of shape {list(c.shape)} does not broadcast to {list(output.shape)}", "C")
     adds = c is not None and beta != 0
     parts: tuple[Part, ...] = ((c.shape, dtype),) if c is not None and adds and beta != 1 else ()
+    packs = xp is np and dtype in FLOATS and trans_b and 1 < left[0] <= FEW_ROWS
+    keep = Keeper()
+
+    def packed(b: Array, calls: list[Call]) -> Array:
+        """The transpose of `b`, laid out anew: once where it is constant, else by each call."""
+
+        def make() -> Array:
+            return np.ascontiguousarray(b.T)
+
+        if is_constant(b):
+            return keep("packed", (b,), make)
+        target = make()
+        calls.append(partial(np.copyto, target, b.T))
+        return target
 
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Call:
+        calls: list[Call] = []
         x, y = inputs[0].T if trans_a else inputs[0], inputs[1].T if trans_b else inputs[1]
+        if packs:
+            y = packed(inputs[1], calls)
         out = outputs[0]
-        calls = [bind_matmul(xp, x, y, out)]
+        calls.append(bind_matmul(xp, x, y, out))
         if alpha != 1:
             calls.append(partial(xp.multiply, out, alpha, out, casting="unsafe"))
         if adds:

@@ -210,7 +210,7 @@ def one_hot_encoder(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
         source, out = inputs[0], outputs[0].reshape(-1, len(listed))
 
         def call() -> None:
-            out[...] = 0
+            out.fill(0)
             known = place(source.reshape(-1), out)
             if strict and not known:
                 fail(op, "an element is none of the categories", "X")
@@ -226,12 +226,14 @@ def _columns(listed: Sequence[Any]) -> dict[Any, int]:
 
 
 def _place_texts(columns: dict[Any, int], values: Array, out: Array) -> bool:
-    found = [columns.get(v, -1) for v in values.tolist()]
-    hits = [(row, column) for row, column in enumerate(found) if column >= 0]
-    if hits:
-        rows, at = zip(*hits, strict=True)
-        out[list(rows), list(at)] = 1
-    return len(hits) == len(found)
+    known = True
+    for row, value in zip(out, values.tolist(), strict=True):
+        column = columns.get(value)
+        if column is None:
+            known = False
+        else:
+            row[column] = 1
+    return known
 
 
 def _place_numbers(xp: Any, columns: dict[Any, int], values: Array, out: Array) -> bool:

@@ -10,6 +10,7 @@ import numpy as np
 from hetero.errors import KernelError, UnsupportedError
 from hetero.kernels.base import Call, Compiled, computed, kernel
 from hetero.kernels.pool_index import max_pool_with_indices
+from hetero.kernels.pool_max import bind_max_planes
 from hetero.kernels.widen import NARROW, widened
 from hetero.kernels.window import Window, axis_taps, spatial, window_of
 from hetero.kernels.workspace import Part, carve, carved_bytes
@@ -87,8 +88,12 @@ def max_pool(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
 
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Call:
         y = outputs[0].reshape(n * c, *window.outputs)
-        between = carve(workspace, *passes.parts)
-        return passes.bind(inputs[0].reshape(n * c, *window.extents), y, between, xp, xp.maximum, neutral)
+        planes = inputs[0].reshape(n * c, *window.extents)
+
+        def in_passes() -> Call:
+            return passes.bind(planes, y, carve(workspace, *passes.parts), xp, xp.maximum, neutral)
+
+        return bind_max_planes(planes, y, window, in_passes) if xp is np else in_passes()
 
     output = TensorSpec(x.dtype, (n, c, *window.outputs))
     return computed((output,), bind, contiguous=(0,), workspace_bytes=carved_bytes(*passes.parts))

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from hetero.errors import KernelError, UnsupportedError
 from hetero.kernels.base import Call, Compiled, computed, kernel
+from hetero.kernels.fused import in_turn
 from hetero.kernels.pool import FLOATS, lp_order, raise_to
 from hetero.kernels.widen import NARROW, widened
 from hetero.kernels.window import spatial
@@ -42,13 +44,12 @@ def global_average_pool(op: Operation, specs: Sequence[Spec], xp: Any) -> Compil
 
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Call:
         source, y = inputs[0].reshape(planes, elements), outputs[0].reshape(planes)
-        scale = x.dtype.type(elements)
-
-        def call() -> None:
-            source.sum(axis=1, out=y)
-            xp.divide(y, scale, out=y)
-
-        return call if planes else lambda: None
+        scale = xp.asarray(elements, x.dtype)
+        calls = (
+            [partial(xp.add.reduce, source, 1, None, y)] if xp is np else [partial(source.sum, 1, None, y)]
+        )
+        calls.append(partial(xp.divide, y, scale, y))
+        return in_turn(calls if planes else [])
 
     return computed((_output(x),), bind, contiguous=(0,))
 

@@ -55,6 +55,42 @@ def centred(xp: Any, source: Array, zero_point: Array | None, target: Array) -> 
         xp.subtract(target, zero_point, out=target)
 
 
+EXACT_DEPTH = 256
+"""Products of two numbers of 9 bits that float32 adds up exactly: 256 * 255² < 2²⁴."""
+
+
+def by_depth(weights: Array) -> list[Array]:
+    """`weights` (K, N) cut into pieces of so few rows that a product of bytes with one of them is exact in float32."""
+    return [weights[k : k + EXACT_DEPTH] for k in range(0, max(len(weights), 1), EXACT_DEPTH)]
+
+
+def rounded_product(
+    xp: Any, weights: Sequence[Array], scale: Array, shared: bool, source: Array, target: Array
+) -> None:
+    """source (rows, K) @ weights (K, N) into target, with the source rounded to 256 levels over its range.
+
+    The rows share one range, or each has its own. `weights` are centred bytes in a float that sums them exactly, whole
+    or in the pieces of `by_depth`; `scale` is theirs, one or N.
+    """
+    if not source.size:
+        target.fill(0)
+        return
+    axis = None if shared else 1
+    low = xp.minimum(source.min(axis=axis, keepdims=True), 0)
+    high = xp.maximum(source.max(axis=axis, keepdims=True), 0)
+    step = ((high - low) / np.float32(255)).astype(np.float32)
+    step = xp.where(step == 0, np.float32(1), step)
+    zero = xp.rint(xp.clip(-low / step, 0, 255))
+    levels = (xp.clip(xp.rint(source / step) + zero, 0, 255) - zero).astype(weights[0].dtype)
+    product, done = xp.matmul(levels[:, : len(weights[0])], weights[0]), len(weights[0])
+    if len(weights) > 2:  # one sum of two exact floats is rounded once, as the sum of all would be
+        product = product.astype(np.float64)
+    for piece in weights[1:]:
+        product += xp.matmul(levels[:, done : done + len(piece)], piece)
+        done += len(piece)
+    xp.multiply(product.astype(np.float32), step * scale, out=target)
+
+
 def requantize(xp: Any, sums: Array, scale: Array, zero_point: Array | None, target: Array) -> None:
     """round_half_even(sums * scale) + zero_point into bytes, saturating. `sums` (float) is overwritten."""
     limits = np.iinfo(target.dtype)

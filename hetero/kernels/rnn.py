@@ -11,6 +11,8 @@ import numpy as np
 
 from hetero.errors import UnsupportedError
 from hetero.kernels.base import Call, Compiled, computed, given, kernel, tensor
+from hetero.kernels.derived import Keeper
+from hetero.kernels.fused import in_turn
 from hetero.kernels.operands import fail
 from hetero.kernels.rnn_activation import activations_of, clipped
 from hetero.kernels.rnn_cells import CellOperands, CellOptions, Step, gru_step, lstm_step, rnn_step
@@ -90,6 +92,10 @@ Project = Callable[[int, Any, Any], Call]
 """(direction, input as (T, B, I), target (T, B, G*H)) -> a call that writes the input's share of the gates."""
 
 
+Whole = Callable[[int, CellOperands, Any, Any], Call]
+"""(direction, operands, pre (T, B, G*H), Y (T, D, B, H) or empty) -> a call that runs all steps of the direction."""
+
+
 class Recurrence:
     """The loop over time steps, for one kind of cell."""
 
@@ -124,10 +130,12 @@ class Recurrence:
         hidden: Sequence[Array | None] = (None, None),
         before: Sequence[Call] = (),
         recurrence: Sequence[Array] | None = None,
+        whole: Whole | None = None,
     ) -> Call:
         """`recur` as in CellOperands, per direction; a None in `initial` means zeros; `before` calls run first.
 
-        `recurrence` are the contiguous (H, G*H) behind `recur`, where that is a plain product.
+        `recurrence` are the contiguous (H, G*H) behind `recur`, where that is a plain product. `whole`, where it is
+        given, runs a direction in place of `recur`.
         """
         s, xp = self.s, self.xp
         pre, gates, block, active = carve(workspace, *self.parts)
@@ -150,15 +158,19 @@ class Recurrence:
             operands = CellOperands(
                 recur[d], states, fresh, gates, spare, weights, recurrent_bias[d], hidden[d]
             )
-            step = self.cell(xp, operands, self.options[d])
             firsts = [None if a is None else a[d] for a in starts]
             ends = [None if a is None else a[d] for a in lasts]
             plain = recurrence is not None and weights is None and lengths is None and not s.batch_first
-            if recurrence is not None and plain and self._whole(d):
-                runs.append(
-                    self._sequence(d, operands, recurrence[d], pre, y, project(d, x, pre), firsts, ends)
-                )
+            target = np.empty((0, 1, 1, 1), self.dtype) if y is None else y
+            act: Call | None = None
+            if whole is not None:
+                act = whole(d, operands, pre, target)
+            elif recurrence is not None and plain and self._whole(d):
+                act = self._sequence(d, operands, recurrence[d], pre, target)
+            if act is not None:
+                runs.append(_one_call(act, project(d, x, pre), bool(s.steps), states, firsts, ends))
                 continue
+            step = self.cell(xp, operands, self.options[d])
             order = range(s.steps - 1, -1, -1) if backwards else range(s.steps)
             walk = [(t, pre[t], None if y is None else y[t, d]) for t in order]
             runs.append(
@@ -194,46 +206,15 @@ class Recurrence:
         usual = self.options[d].plain and self.cell is not rnn_step
         return usual and sequence_serves(s.gates, s.hidden, s.batch, self.dtype, self.xp)
 
-    def _sequence(
-        self,
-        d: int,
-        o: CellOperands,
-        r: Array,
-        pre: Array,
-        y: Array | None,
-        project: Call,
-        firsts: Sequence[Array | None],
-        ends: Sequence[Array | None],
-    ) -> Call:
-        """All steps of one direction in one compiled call."""
+    def _sequence(self, d: int, o: CellOperands, r: Array, pre: Array, y: Array) -> Call:
+        """All steps of direction `d` in one compiled call."""
         backwards = int(self.s.reversed[d])
-        target = np.empty((0, 1, 1, 1), self.dtype) if y is None else y
-        act: Call
         if self.n_states == 2:
-            act = partial(lstm_sequence.variant(r), pre, r, *o.states, target, d, backwards, o.gates)
-        elif self.options[d].linear_before_reset:
+            return partial(lstm_sequence.variant(r), pre, r, *o.states, y, d, backwards, o.gates)
+        if self.options[d].linear_before_reset:
             bias = np.zeros(self.s.hidden, self.dtype) if o.recurrent_bias is None else o.recurrent_bias
-            act = partial(
-                gru_sequence.variant(r, bias), pre, r, bias, *o.states, target, d, backwards, o.gates
-            )
-        else:
-            act = partial(gru_reset_sequence.variant(r), pre, r, *o.states, target, d, backwards, o.gates)
-        moves = [(state, first) for state, first in zip(o.states, firsts, strict=True)]
-        results = [(end, state) for state, end in zip(o.states, ends, strict=True) if end is not None]
-
-        def call() -> None:
-            if len(pre):
-                project()
-            for state, first in moves:
-                if first is None:
-                    state.fill(0)
-                else:
-                    np.copyto(state, first)
-            act()
-            for end, state in results:
-                np.copyto(end, state)
-
-        return call
+            return partial(gru_sequence.variant(r, bias), pre, r, bias, *o.states, y, d, backwards, o.gates)
+        return partial(gru_reset_sequence.variant(r), pre, r, *o.states, y, d, backwards, o.gates)
 
     def _direction(
         self,
@@ -282,6 +263,25 @@ class Recurrence:
         return call
 
 
+def _one_call(
+    act: Call,
+    project: Call,
+    any_steps: bool,
+    states: Sequence[Array],
+    firsts: Sequence[Array | None],
+    ends: Sequence[Array | None],
+) -> Call:
+    """`act`, which runs a whole direction, between what it starts from and what it leaves."""
+    calls: list[Call] = [project] if any_steps else []
+    for state, first in zip(states, firsts, strict=True):
+        calls.append(partial(state.fill, 0) if first is None else partial(np.copyto, state, first))
+    calls.append(act)
+    calls += [
+        partial(np.copyto, end, state) for state, end in zip(states, ends, strict=True) if end is not None
+    ]
+    return in_turn(calls)
+
+
 def _recurrent(
     op: Operation, specs: Sequence[Spec], xp: Any, gates: int, defaults: Sequence[str]
 ) -> Compiled:
@@ -310,13 +310,18 @@ def _recurrent(
         for acts in activations_of(op, defaults, n)
     ]
     loop = Recurrence(op, s, x.dtype, xp, options)
-    parts: tuple[Part, ...] = (((n, wide), x.dtype), ((n, s.hidden, wide), x.dtype))
+    keep = Keeper()
+    parts: tuple[Part, ...] = (
+        ((n, wide), x.dtype),
+        ((n, s.hidden, wide), x.dtype),
+        ((n, s.inputs, wide), x.dtype),
+    )
 
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Call:
         def operand(index: int) -> Array | None:
             return inputs[index] if index < len(inputs) else None
 
-        bias, recurrence = carve(workspace, *parts)
+        bias, recurrence, weights = carve(workspace, *parts)
         scratch = None if workspace is None else workspace[carved_bytes(*parts) :]
         both = operand(3)
         before: list[Call] = []
@@ -332,12 +337,18 @@ def _recurrent(
             before.append(add_biases)
             if linear:
                 shifts = [both[d, wide + 2 * s.hidden :] for d in range(n)]
-        weights = [a.swapaxes(0, 1) for a in inputs[1]]
-        # Always laid out anew, constant or not: a product with a transposed view may differ in its last bits.
-        if is_constant(inputs[2]):
-            recurrence = np.ascontiguousarray(inputs[2].swapaxes(1, 2))
-        else:
-            before.append(partial(xp.copyto, recurrence, inputs[2].swapaxes(1, 2)))
+
+        def laid_out(index: int, target: Array) -> Array:
+            """Weights (D, G*H, K) as (D, K, G*H): products of a few rows are twice as fast so. Always laid out anew,
+            constant or not: a product with a transposed view may differ in its last bits."""
+            given_weights = inputs[index]
+            turned = given_weights.swapaxes(1, 2)
+            if is_constant(given_weights):
+                return keep((index, "turned"), (given_weights,), lambda: np.ascontiguousarray(turned))
+            before.append(partial(xp.copyto, target, turned))
+            return target
+
+        weights, recurrence = laid_out(1, weights), laid_out(2, recurrence)
 
         def project(d: int, sequence: Array, target: Array) -> Call:
             shift = None if both is None else bias[d]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -10,38 +10,19 @@ import numpy as np
 
 from hetero.errors import UnsupportedError
 from hetero.kernels.base import Call, Compiled, computed, given, kernel, tensor
+from hetero.kernels.derived import Keeper
 from hetero.kernels.operands import fail, host_reason
-from hetero.kernels.quantized import exact_float, require_bytes
+from hetero.kernels.product_exact import centred_factor
+from hetero.kernels.quantized import by_depth, require_bytes, rounded_product
 from hetero.kernels.rnn import Recurrence, output_specs, sizes_of, state_shape
 from hetero.kernels.rnn_activation import activations_of, clipped
-from hetero.kernels.rnn_cells import CellOptions
+from hetero.kernels.rnn_bytes_sequence import bind_bytes_sequence, bytes_sequence_serves
+from hetero.kernels.rnn_cells import CellOperands, CellOptions
 from hetero.kernels.workspace import Part, carve, carved_bytes
 from hetero.program.operation import Operation
 from hetero.types import Array, Spec
 
 _W, _R, _LENGTHS, _H0, _C0, _P, _W_SCALE, _W_ZERO, _R_SCALE, _R_ZERO = 1, 2, 4, 5, 6, 7, 8, 9, 10, 11
-
-
-def _quantised_product(
-    xp: Any, weights: Array, scale: Array, shared: bool, source: Array, target: Array
-) -> None:
-    """source (rows, K) @ weights (K, N) into target, with the source rounded to 256 levels over its range.
-
-    The rows share one range, or each has its own. `weights` are centred bytes in a float that sums them exactly;
-    `scale` is theirs, one or N.
-    """
-    if not source.size:
-        target.fill(0)
-        return
-    axis = None if shared else 1
-    low = xp.minimum(source.min(axis=axis, keepdims=True), 0)
-    high = xp.maximum(source.max(axis=axis, keepdims=True), 0)
-    step = ((high - low) / np.float32(255)).astype(np.float32)
-    step = xp.where(step == 0, np.float32(1), step)
-    zero = xp.rint(xp.clip(-low / step, 0, 255))
-    levels = xp.clip(xp.rint(source / step) + zero, 0, 255) - zero
-    product = xp.matmul(levels.astype(weights.dtype), weights)
-    xp.multiply(product.astype(np.float32), step * scale, out=target)
 
 
 def _shares_range(batch: int, hidden: int) -> bool:
@@ -52,6 +33,10 @@ def _shares_range(batch: int, hidden: int) -> bool:
     many columns it does not divide.
     """
     return 2 <= batch <= 4 and hidden > 256
+
+
+def _none(state: Array, target: Array) -> None:
+    """The product of a direction that runs in one call, and makes its products itself."""
 
 
 @kernel("DynamicQuantizeLSTM", versions=(1,), domain="com.microsoft")
@@ -88,29 +73,35 @@ def dynamic_quantize_lstm(op: Operation, specs: Sequence[Spec], xp: Any) -> Comp
     forget = bool(op.attr("input_forget", 0))
     options = [CellOptions(acts, clip, forget) for acts in activations_of(op, ("sigmoid", "tanh", "tanh"), n)]
     loop = Recurrence(op, s, x.dtype, xp, options)
+    keep = Keeper()
+    usual = given(specs, _LENGTHS) is None and given(specs, _P) is None and not s.batch_first
+    whole = usual and all(o.plain for o in options) and bytes_sequence_serves(s.hidden, s.batch, xp)
     # With lengths each has its own: where one is over, or runs backwards from its own end, there is no common step.
     shared = given(specs, _LENGTHS) is None and _shares_range(s.batch, s.hidden)
-    parts: tuple[Part, ...] = (
-        (w.shape, exact_float(s.inputs)),
-        (r.shape, exact_float(s.hidden)),
-        ((n, wide), np.float32),
-    )
+    parts: tuple[Part, ...] = (((n, wide), np.float32),)
 
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Call:
-        wide_w, wide_r, bias = carve(workspace, *parts)
+        (bias,) = carve(workspace, *parts)
         scratch = None if workspace is None else workspace[carved_bytes(*parts) :]
 
         def columns(index: int) -> Array:
             return inputs[index].reshape(n, 1, -1)
 
-        def centre() -> None:
-            xp.subtract(inputs[_W], columns(_W_ZERO), out=wide_w, dtype=wide_w.dtype)
-            xp.subtract(inputs[_R], columns(_R_ZERO), out=wide_r, dtype=wide_r.dtype)
+        def add_biases() -> None:
             if inputs[3] is None:
                 bias.fill(0)
             else:
                 xp.add(inputs[3][:, :wide], inputs[3][:, wide:], out=bias)
 
+        w, before = centred_factor(xp, inputs[_W], columns(_W_ZERO))
+        before.append(add_biases)
+        w_pieces = [by_depth(a) for a in w]
+        products: list[Callable[[Array, Array], object]] = [_none] * n
+        if not whole:
+            r, fill = centred_factor(xp, inputs[_R], columns(_R_ZERO))
+            before += fill
+            scales = columns(_R_SCALE)
+            products = [partial(rounded_product, xp, by_depth(r[d]), scales[d, 0], shared) for d in range(n)]
         lengths = inputs[_LENGTHS]
         ticks = None if lengths is None else xp.arange(s.steps).reshape(-1, 1, 1)
 
@@ -122,21 +113,29 @@ def dynamic_quantize_lstm(op: Operation, specs: Sequence[Spec], xp: Any) -> Comp
                     used = xp.where(ticks < lengths.max(), sequence, np.float32(0))
                 rows = used.reshape(-1, s.inputs)
                 scale = columns(_W_SCALE)[d, 0]
-                _quantised_product(xp, wide_w[d], scale, True, rows, target.reshape(-1, wide))
+                rounded_product(xp, w_pieces[d], scale, True, rows, target.reshape(-1, wide))
                 xp.add(target, bias[d], out=target)
 
             return call
 
+        def sequence(d: int, o: CellOperands, pre: Array, y: Array) -> Call:
+            zeros, scales = (np.broadcast_to(inputs[i].reshape(n, -1)[d], wide) for i in (_R_ZERO, _R_SCALE))
+            r, backwards = inputs[_R][d], s.reversed[d]
+            return bind_bytes_sequence(
+                r, zeros, scales, o.states, o.gates, pre, y, d, backwards, shared, keep
+            )
+
         return loop.bind(
             inputs[0],
-            [partial(_quantised_product, xp, wide_r[d], columns(_R_SCALE)[d, 0], shared) for d in range(n)],
+            products,
             project,
             [*outputs, None, None],
             scratch,
             lengths=lengths,
             initial=[inputs[_H0], inputs[_C0]],
             peepholes=inputs[_P],
-            before=[centre],
+            before=before,
+            whole=sequence if whole else None,
         )
 
     return computed(

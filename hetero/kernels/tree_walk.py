@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from hetero.kernels.jit import jit, prange
+from hetero.kernels.jit import inline, jit, prange
 from hetero.kernels.tree_nodes import FEATURE, FIRST, LAST, MODE, NAN, NO, YES, Forest
 from hetero.types import Array
 
@@ -73,6 +73,48 @@ def _enter(
     scored[rows, targets] = True
 
 
+@inline
+def step(x: Any, values: Any, nodes: Any, at: Any) -> Any:
+    """The child of node `at` that the features x (1-D, not empty) lead to; a leaf itself."""
+    mode = nodes[at, 1]
+    value = x[nodes[at, 0] if mode >= 0 else 0]
+    split = values[at]
+    if mode <= 0:
+        holds = value <= split
+    elif mode == 1:
+        holds = value < split
+    elif mode == 2:
+        holds = value >= split
+    elif mode == 3:
+        holds = value > split
+    elif mode == 4:
+        holds = value == split
+    else:
+        holds = value != split
+    if value != value:
+        holds = holds or nodes[at, 4] != 0
+    # An index, not a branch: which way a row goes is what no processor predicts.
+    child = np.int64(nodes[at, 3 - np.int64(holds)])
+    return child if mode >= 0 else at
+
+
+@inline
+def enter(scores: Any, scored: Any, nodes: Any, targets: Any, weights: Any, leaf: Any, extremum: Any) -> None:
+    """The weights of a leaf into the scores of one row."""
+    for entry in range(nodes[leaf, 5], nodes[leaf, 6]):
+        target = targets[entry]
+        weight = weights[entry]
+        if extremum == 0:
+            scores[target] += weight
+        elif (
+            not scored[target]
+            or (extremum < 0 and weight < scores[target])
+            or (extremum > 0 and weight > scores[target])
+        ):
+            scores[target] = weight
+        scored[target] = True
+
+
 @jit(
     "f4[2], f4[1], i4[2], i8[1], i8[1], f4[1], f4[2]!, b1[2]!, i8",
     "f8[2], f8[1], i4[2], i8[1], i8[1], f8[1], f8[2]!, b1[2]!, i8",
@@ -95,40 +137,28 @@ def walk(
         for target in range(scores.shape[1]):
             scores[row, target] = 0
             scored[row, target] = False
-        for tree in range(roots.shape[0]):
-            at = roots[tree]
-            mode = nodes[at, 1]
-            while mode >= 0:
-                value = x[row, nodes[at, 0]]
-                split = values[at]
-                if mode == 0:
-                    holds = value <= split
-                elif mode == 1:
-                    holds = value < split
-                elif mode == 2:
-                    holds = value >= split
-                elif mode == 3:
-                    holds = value > split
-                elif mode == 4:
-                    holds = value == split
-                else:
-                    holds = value != split
-                if nodes[at, 4] != 0 and value != value:
-                    holds = True
-                at = nodes[at, 2] if holds else nodes[at, 3]
-                mode = nodes[at, 1]
-            for entry in range(nodes[at, 5], nodes[at, 6]):
-                target = targets[entry]
-                weight = weights[entry]
-                if extremum == 0:
-                    scores[row, target] += weight
-                elif (
-                    not scored[row, target]
-                    or (extremum < 0 and weight < scores[row, target])
-                    or (extremum > 0 and weight > scores[row, target])
-                ):
-                    scores[row, target] = weight
-                scored[row, target] = True
+        features = x[row]
+        reached, entered = scores[row], scored[row]
+        tree = 0
+        # Four trees side by side: a step waits for memory most of the time. A row without features has leaves only.
+        while tree + 4 <= roots.shape[0] and features.shape[0] > 0:
+            a, b, c, d = roots[tree], roots[tree + 1], roots[tree + 2], roots[tree + 3]
+            while (nodes[a, 1] & nodes[b, 1] & nodes[c, 1] & nodes[d, 1]) >= 0:  # a leaf's mode is negative
+                a = step(features, values, nodes, a)
+                b = step(features, values, nodes, b)
+                c = step(features, values, nodes, c)
+                d = step(features, values, nodes, d)
+            enter(reached, entered, nodes, targets, weights, a, extremum)
+            enter(reached, entered, nodes, targets, weights, b, extremum)
+            enter(reached, entered, nodes, targets, weights, c, extremum)
+            enter(reached, entered, nodes, targets, weights, d, extremum)
+            tree += 4
+        while tree < roots.shape[0]:
+            a = roots[tree]
+            while nodes[a, 1] >= 0:
+                a = step(features, values, nodes, a)
+            enter(reached, entered, nodes, targets, weights, a, extremum)
+            tree += 1
 
 
 def on_module(xp: Any, forest: Forest) -> tuple[Array, ...]:

@@ -9,6 +9,7 @@ import numpy as np
 
 from hetero.kernels.base import Bind, Call
 from hetero.kernels.conv_shape import ConvShape
+from hetero.kernels.derived import Keeper
 from hetero.kernels.jit import PARALLEL_ELEMENTS, jit, prange
 from hetero.kernels.widen import is_constant
 from hetero.kernels.workspace import Part, carve
@@ -76,6 +77,7 @@ def bind_winograd(shape: ConvShape) -> Bind:
     parts = winograd_parts(shape)
     block = _block(shape)
     parallel = shape.channels * block * columns * 16 >= 4 * PARALLEL_ELEMENTS
+    keep = Keeper()
 
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Call:
         if shape.empty:
@@ -85,8 +87,15 @@ def bind_winograd(shape: ConvShape) -> Bind:
         bias = inputs[2] if len(inputs) > 2 and inputs[2] is not None else np.zeros(shape.maps, np.float32)
         constant = is_constant(w)
         if constant:
-            u = np.empty(u.shape, u.dtype)
-            transform_weights(w, u)
+
+            def make() -> Array:
+                transformed = np.empty(u.shape, u.dtype)
+                transform_weights(w, transformed)
+                return transformed
+
+            factor = keep("winograd", (w,), make)
+        else:
+            factor = u
         forward = transform_tiles.variant(x, parallel=parallel)
         backward = gather_tiles.variant(bias, parallel=parallel)
         jobs = []
@@ -104,7 +113,7 @@ def bind_winograd(shape: ConvShape) -> Bind:
                 transform_weights(w, u)
             for source, target, tiles, products, first, count in jobs:
                 forward(source, tiles, top - 2 * first, left, count, columns)
-                matmul(u, tiles, out=products)
+                matmul(factor, tiles, out=products)
                 backward(products, bias, target, first, count, columns)
 
         return call

@@ -36,11 +36,15 @@ def carve(workspace: Any, *parts: Part) -> list[Array]:
     """
     arrays = []
     at = 0
+    on_host = workspace.__class__ is np.ndarray
     for part in parts:
-        n = _nbytes(part)
+        shape, dtype = tuple(part[0]), np.dtype(part[1])
+        n = math.prod(shape) * dtype.itemsize
         if workspace is None:
-            arrays.append(np.empty(tuple(part[0]), part[1]))
+            arrays.append(np.empty(shape, dtype))
+        elif on_host:  # what is bound anew in each run carves anew: this is half the time of the general way
+            arrays.append(np.ndarray(shape, dtype, workspace, at))
         else:
-            arrays.append(workspace[at : at + n].view(np.dtype(part[1])).reshape(tuple(part[0])))
+            arrays.append(workspace[at : at + n].view(dtype).reshape(shape))
         at += -(-n // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
     return arrays

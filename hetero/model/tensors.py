@@ -260,7 +260,7 @@ def host_tensor(tensor: ir.TensorProtocol, files: DataFiles, name: str | None = 
     label = name or tensor.name or "<unnamed>"
     if isinstance(tensor, ir.serde.TensorProtoTensor):
         check_tensor(tensor.raw, label)
-        return host_constant(name, tensor.dtype, tuple(tensor.raw.dims), tensor.numpy)
+        return host_constant(name, tensor.dtype, tuple(tensor.raw.dims), lambda: _frozen(tensor.numpy()))
     dims = tensor.shape.dims
     if not all(isinstance(d, int) for d in dims):
         raise ModelError(f"tensor {label!r} has symbolic extents: {tensor.shape}", operand=label)
@@ -280,11 +280,20 @@ def host_tensor(tensor: ir.TensorProtocol, files: DataFiles, name: str | None = 
     return host_constant(name, dtype, extents, tensor.numpy)
 
 
+def _frozen(array: HostArray) -> HostArray:
+    """An array that was just decoded, read-only with all that it shows a part of: kernels keep what follows from it."""
+    part: object = array
+    while isinstance(part, np.ndarray) and part.flags.writeable:
+        part.flags.writeable = False
+        part = part.base
+    return array
+
+
 def _from_bytes(raw: HostArray, dtype: ir.DataType, shape: tuple[int, ...]) -> HostArray:
     """Elements of a flat uint8 array: a view, but for the packed types."""
     if dtype.bitwidth < 8:
         packed = _Proto(dims=shape, data_type=int(dtype), raw_data=raw.tobytes())
-        return ir.serde.TensorProtoTensor(packed).numpy()
+        return _frozen(ir.serde.TensorProtoTensor(packed).numpy())
     return raw.view(numpy_dtype(dtype).newbyteorder("<")).reshape(shape)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from hetero.errors import KernelError, UnsupportedError
-from tests.kernels.harness import assert_close, check_op, run_op
+from tests.kernels.harness import assert_close, check_op, compile_op, run_op
 
 RNG = np.random.default_rng(11)
 
@@ -27,6 +27,25 @@ def operands(shape: tuple[int, ...], dtype: Any = np.float32, statistics: Any = 
 @pytest.mark.parametrize("opset", [7, 9, 14, 15])
 def test_inference(shape: tuple[int, ...], opset: int) -> None:
     check_op("BatchNormalization", operands(shape), opset=opset, epsilon=1e-3, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 4, 5), (3, 2, 4), (1, 1, 70000)])
+def test_constant_statistics_and_the_twin_change_no_more_than_the_last_bit(
+    shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inputs = operands(shape)
+    _, compiled = compile_op("BatchNormalization", inputs, opset=15)
+    assert compiled.bind is not None
+    found = set()
+    for writeable in (True, False):
+        bound, y = [a.copy() for a in inputs], np.empty(shape, np.float32)
+        for a in bound:
+            a.flags.writeable = writeable
+        compiled.bind(bound, [y], np.empty(compiled.workspace_bytes, np.uint8))()
+        found.add(y.tobytes())
+    assert len(found) == 1
+    monkeypatch.setenv("HETERO_JIT", "0")
+    assert_close(run_op("BatchNormalization", inputs, opset=15), [y], rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float64])

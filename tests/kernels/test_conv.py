@@ -115,6 +115,10 @@ ROUTES = {
     "direct": ((2, 6, 24, 20), (7, 6, 3, 3), {"pads": [1, 1, 1, 1]}),
     "direct, strided": ((1, 3, 40, 37), (8, 3, 3, 3), {"pads": [1, 1, 1, 1], "strides": [2, 2]}),
     "direct, grouped": ((1, 6, 20, 20), (6, 3, 5, 5), {"group": 2, "dilations": [2, 1]}),
+    "direct, one map": ((1, 5, 24, 20), (1, 5, 3, 3), {"pads": [1, 1, 1, 1]}),
+    "filters over one channel": ((1, 1, 24, 20), (9, 1, 3, 3), {"pads": [1, 1, 1, 1]}),
+    "long filters over one channel": ((2, 1, 1, 900), (6, 1, 1, 70), {"strides": [1, 50]}),
+    "few filters over one channel": ((1, 1, 24, 20), (3, 1, 3, 3), {"pads": [1, 1, 1, 1]}),
     "general": ((2, 6, 9, 8), (4, 3, 3, 2), {"group": 2, "strides": [2, 1], "pads": [1, 0, 1, 1]}),
     "three axes": ((1, 3, 5, 6, 4), (4, 3, 2, 3, 2), {"pads": [1, 1, 0, 0, 1, 1]}),
 }

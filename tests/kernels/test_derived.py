@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from hetero.kernels import derived as module
-from hetero.kernels.derived import derived
+from hetero.kernels.derived import Keeper, derived
 
 
 def test_calls_over_the_same_weights_share_what_is_derived() -> None:
@@ -37,5 +37,19 @@ def test_nothing_is_kept_that_nobody_holds() -> None:
     gc.collect()
     assert len(module._kept) == before + 1
     del view
+    gc.collect()
+    assert len(module._kept) == before
+
+
+def test_a_kernel_keeps_what_it_derived_until_its_weights_change() -> None:
+    keep, source, other = Keeper(), np.arange(3.0), np.arange(4.0)
+    before = len(module._kept)
+    address = keep("kept", (source,), lambda: source + 1).ctypes.data
+    gc.collect()
+    assert keep("kept", (source,), lambda: source + 2).ctypes.data == address
+    assert keep("kept", (other,), lambda: other + 3).tolist() == [3, 4, 5, 6]
+    gc.collect()
+    assert len(module._kept) == before + 1
+    del keep
     gc.collect()
     assert len(module._kept) == before

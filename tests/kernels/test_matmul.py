@@ -114,6 +114,21 @@ def test_gemm(trans_a: int, trans_b: int, c: Any, alpha: float, beta: float) -> 
     check_op("Gemm", inputs, opset=13, transA=trans_a, transB=trans_b, alpha=alpha, beta=beta, atol=1e-5)
 
 
+@pytest.mark.parametrize("rows", [1, 5, 200], ids=["a row", "few rows", "many rows"])
+def test_gemm_gives_the_same_bits_with_a_constant_and_a_variable_factor(rows: int) -> None:
+    a, b = normal((rows, 70)), normal((33, 70))
+    _, compiled = compile_op("Gemm", [a, b], opset=13, transB=1)
+    assert compiled.bind is not None
+    found = set()
+    for writeable in (True, False):
+        factor, y = b.copy(), np.empty((rows, 33), np.float32)
+        factor.flags.writeable = writeable
+        bare(compiled.bind([a, factor], [y], None))()
+        found.add(y.tobytes())
+    assert len(found) == 1
+    assert_close([y], [a @ b.T], rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize("opset", [7, 9])
 def test_gemm_of_old_versions(opset: int) -> None:
     check_op("Gemm", [normal((2, 4)), normal((4, 3)), normal((3,))], opset=opset, beta=0.5)

@@ -10,6 +10,8 @@ import pytest
 from onnx import numpy_helper
 
 from hetero.errors import KernelError, UnsupportedError
+from hetero.kernels.quantized import by_depth, rounded_product
+from hetero.types import TensorSpec
 from tests.kernels.harness import assert_close, compile_op, node_model, run_op
 
 RNG = np.random.default_rng(43)
@@ -138,3 +140,52 @@ def test_other_dtypes_and_shapes_are_refused() -> None:
         compile_op("DynamicQuantizeLSTM", [inputs[0], inputs[1].astype(np.int32), *inputs[2:]], **keywords)
     with pytest.raises(KernelError, match="W_scale"):
         compile_op("DynamicQuantizeLSTM", [*inputs[:8], np.ones(3, np.float32), *inputs[9:]], **keywords)
+
+
+@pytest.mark.parametrize("byte", [np.int8, np.uint8])
+@pytest.mark.parametrize("batch", [1, 3, 9], ids=["one", "a range for each", "step by step"])
+def test_the_twin_agrees_with_the_compiled_sequence(
+    batch: int, byte: type, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inputs = operands(2, True, batch=batch, hidden=21)
+    inputs[7] = None
+    for i in (1, 2):
+        inputs[i] = (inputs[i].astype(np.int16) + (128 if byte is np.uint8 else 0)).astype(byte)
+    for i in (9, 11):
+        inputs[i] = RNG.integers(100, 127, inputs[i].shape).astype(byte)
+    keywords: dict[str, Any] = {"opset": 1, "domain": "com.microsoft", "n_outputs": 3, "hidden_size": 21}
+    keywords["direction"] = "bidirectional"
+    fast = run_op("DynamicQuantizeLSTM", inputs, **keywords)
+    monkeypatch.setenv("HETERO_JIT", "0")
+    # A state that rounds the other way is a level off: 1/255 of the range.
+    assert_close(run_op("DynamicQuantizeLSTM", inputs, **keywords), fast, rtol=1e-3, atol=2e-3)
+
+
+@pytest.mark.parametrize("lengths", [None, [5, 2]], ids=["compiled", "step by step"])
+def test_constant_and_variable_weights_give_the_same_bits(lengths: list[int] | None) -> None:
+    inputs = operands(1, False, batch=2, lengths=lengths)
+    keywords: dict[str, Any] = {"opset": 1, "domain": "com.microsoft", "n_outputs": 3, "hidden_size": 7}
+    _, compiled = compile_op("DynamicQuantizeLSTM", inputs, **keywords)
+    found = set()
+    for writeable in (True, False):
+        bound = [None if x is None else x.copy() for x in inputs]
+        for x in bound:
+            if x is not None:
+                x.flags.writeable = writeable
+        outputs = [np.empty(s.shape, s.dtype) for s in compiled.outputs if isinstance(s, TensorSpec)]
+        assert compiled.bind is not None
+        call = compiled.bind(bound, outputs, np.empty(compiled.workspace_bytes, np.uint8))
+        for _ in range(2):
+            call()
+            found.add(b"".join(y.tobytes() for y in outputs))
+    assert len(found) == 1
+
+
+def test_a_product_cut_by_depth_is_exact() -> None:
+    weights = RNG.integers(-255, 256, (600, 5)).astype(np.float32)
+    source = RNG.standard_normal((4, 600)).astype(np.float32)
+    expected, target = np.empty((2, 4, 5), np.float32)
+    scale = np.float32(0.5)
+    rounded_product(np, [weights.astype(np.float64)], scale, True, source, expected)
+    rounded_product(np, by_depth(weights), scale, True, source, target)
+    assert target.tobytes() == expected.tobytes()

@@ -12,6 +12,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from hetero.errors import ModelError
+from hetero.kernels.widen import is_constant
 from hetero.model import load_model
 from hetero.model.tensors import check_tensor
 from hetero.types import numpy_dtype
@@ -55,6 +56,9 @@ def test_every_dtype_decodes_from_raw_and_typed_data(array: np.ndarray, raw: boo
     assert got.shape == array.shape
     with pytest.raises(ValueError, match="read-only"):
         got[...] = 0
+    assert is_constant(
+        got
+    )  # nor can its memory be written by another way: kernels keep what they derive from it
 
 
 def test_strings_are_text_down_to_their_last_zero() -> None:
