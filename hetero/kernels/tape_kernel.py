@@ -20,26 +20,26 @@ _FLOAT32 = np.dtype(np.float32)
 def taped(op: Operation, specs: Sequence[Spec], shape: tuple[int, ...], xp: Any) -> Compiled | None:
     """The kernel of `op`, whose operands broadcast to `shape`; None where it is no float32 on the host, where nothing
     is compiled, or where a tape cannot hold it: the caller's ufuncs then do."""
-    tensors = [s for s in specs if isinstance(s, TensorSpec)]
+    tensors = [(k, s) for k, s in enumerate(specs) if isinstance(s, TensorSpec)]
     lower = LOWERINGS.get((op.domain, op.op_type))
-    if lower is None or xp is not np or len(tensors) != len(specs) or not enabled():
-        return None
-    if any(s.dtype != _FLOAT32 for s in tensors):
+    if lower is None or xp is not np or any(s.dtype != _FLOAT32 for _, s in tensors) or not enabled():
         return None
     writer = TapeWriter(shape)
-    operands = [writer.input(s.shape) for s in tensors]
-    result = lower(writer, op, operands, [s.value for s in tensors])
+    operands: list[int | None] = [None] * len(specs)
+    for k, spec in tensors:
+        operands[k] = writer.input(spec.shape)
+    result = lower(writer, op, operands, [None] * len(specs))
     if result is None:
         return None
-
     apart, shared = writer.finish((result,)), writer.finish((result,), (0,))
     if apart is None or shared is None:
         return None
 
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Call:
-        if not all(x.flags.aligned for x in inputs):
-            return _over_copies(apart, inputs, outputs, workspace)
-        arrays = [*inputs, outputs[0]]
+        given = [inputs[k] for k, _ in tensors]
+        if not all(x.flags.aligned for x in given):
+            return _over_copies(apart, given, outputs, workspace)
+        arrays = [*given, outputs[0]]
         addresses = [address(x) for x in arrays]
         chosen = shared if addresses[-1] in addresses[:-1] else apart
         return chosen.bind(arrays, addresses, workspace)
@@ -47,8 +47,8 @@ def taped(op: Operation, specs: Sequence[Spec], shape: tuple[int, ...], xp: Any)
     return computed(
         (TensorSpec(_FLOAT32, shape),),
         bind,
-        contiguous=range(len(specs)),
-        overwrites=[(k, 0) for k, s in enumerate(tensors) if s.shape == shape],
+        contiguous=[k for k, _ in tensors],
+        overwrites=[(k, 0) for k, s in tensors if s.shape == shape],
         workspace_bytes=max(apart.scratch_bytes, shared.scratch_bytes),
     )
 

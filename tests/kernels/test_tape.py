@@ -309,6 +309,16 @@ def test_the_ufuncs_that_stand_in_for_a_tape_agree_with_it(
         assert ulps(tape, ufuncs.astype(np.float64)) <= limit
 
 
+def test_an_operand_that_is_left_out_changes_no_bits() -> None:
+    x = drawn(100)
+    outputs = [np.empty_like(x), np.empty_like(x)]
+    for inputs, out in (([x], outputs[0]), ([x, None], outputs[1])):
+        _, compiled = compile_op("FastGelu", inputs, opset=1, domain="com.microsoft")
+        assert compiled.bind is not None
+        compiled.bind(inputs, [out], np.empty(compiled.workspace_bytes, np.uint8))()
+    assert same_bits(*outputs)
+
+
 @pytest.mark.parametrize("op_type", ["Sigmoid", "Gelu"])
 def test_operands_that_are_not_aligned_or_are_overwritten_give_the_same_bits(op_type: str) -> None:
     x = drawn(3000)

@@ -104,6 +104,17 @@ def test_control_flow_comes_after_everything_that_came_before_it() -> None:
         agree(text, np.array(c), f32(4))
 
 
+def test_many_small_runs_that_a_long_one_reads_go_before_it() -> None:
+    steps = " ".join(f"s{k} = Neg(t) u{k} = Abs(s{k}) v{k + 1} = Add(v{k}, u{k})" for k in range(600))
+    text = f"g (float[4] v0, float t) => (float[4] v600) {{ {steps} }}"
+    program = rig(HEAD + text, fuse_elementwise=False).program
+    fused = fuse(program)
+    validate(fused.program)
+    assert sum(stop - start == 2 for start, stop in fused.until.items()) >= 600
+    assert nodes(fused.program)[-600:] == list(range(2, 1800, 3))
+    agree(text, f32(4), f32())
+
+
 OPS = {
     "Add": 2, "Sub": 2, "Mul": 2, "Div": 2, "Max": 2, "Min": 2, "Neg": 1, "Abs": 1, "Sqrt": 1, "Reciprocal": 1,
     "Relu": 1, "LeakyRelu": 1, "HardSigmoid": 1, "HardSwish": 1, "Sigmoid": 1, "Tanh": 1, "Exp": 1, "Erf": 1,
@@ -330,6 +341,27 @@ def test_shapes_that_broadcast_only_at_run_time_split_the_run() -> None:
     text = "g (float[n] x, float[n] z) => (float[n] y) { a = Neg(x) b = Add(a, z) y = Exp(b) }"
     fused = agree(text, f32(5), f32(5))
     assert counts(fused) == (1, 3)
+
+
+def test_one_program_is_fused_anew_for_every_shape() -> None:
+    fused, plain = pair(
+        "g (float[n, m] x, float[m] b) => (float[n, m] y) { t = Add(x, b) s = Sigmoid(t) y = Mul(t, s) }"
+    )
+    for n, m in ((3, 5), (700, 300), (1, 1), (3, 5), (2, 5000)):
+        assert same_bits(fused(f32(n, m), f32(m))[0], plain(f32(n, m), f32(m))[0])
+    assert counts(fused) == (4, 12)
+
+
+def test_a_run_may_stand_behind_a_shape_that_depends_on_data() -> None:
+    text = (
+        "g (float[6] x) => (float[6] y, int64[1, k] j) { s = Sin(x) a = Neg(s) r = Relu(x) i = NonZero(r)"
+        " b = Exp(a) y = Mul(b, s) j = Add(i, i) }"
+    )
+    fused, plain = pair(text)
+    for seed in range(4):
+        for got, want in zip(fused(f32(6, seed=seed)), plain(f32(6, seed=seed)), strict=True):
+            assert same_bits(got, want)
+    assert fused.runner.statistics.fused_instructions >= 3
 
 
 def test_an_error_inside_a_run_names_the_node() -> None:
