@@ -29,6 +29,12 @@ _HEAVY_COST = 8
 """What a transcendental costs, in additions."""
 
 
+def load_tapes() -> None:
+    """Bring in the compiled code that runs tapes, where it can be used: half a second in a fresh process."""
+    for parallel in (False, True):
+        run_tape.variant(_ANY, parallel=parallel)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Tape:
     """A tape without its addresses. `places`: for each input, then for each output, where its address belongs (nowhere

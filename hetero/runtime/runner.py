@@ -17,6 +17,8 @@ from hetero.errors import HeteroError, ProgramError
 from hetero.kernels.base import Call, Compiled
 from hetero.kernels.jit import enabled
 from hetero.kernels.limits import check_declared
+from hetero.kernels.tape import load_tapes
+from hetero.kernels.tape_ops import LOWERINGS
 from hetero.program.program import NO_SLOT, Dispatch, Program
 from hetero.providers.base import Provider
 from hetero.runtime.analysis import analyse, escaping_from
@@ -79,9 +81,11 @@ class Runner:
         self.host = context.host
         self.options = context.options
         self.statistics = context.statistics
-        fused = fuse(program) if self.options.fuse_elementwise and self.provider.fuses else Fused(program)
-        if fused.until and not enabled():  # asked last, since that imports numba
-            fused = Fused(program)
+        taped = any((i.op.domain, i.op.op_type) in LOWERINGS for i in program.instructions)
+        if taped:
+            load_tapes()  # half a second, once per process, which no step should take
+        fuses = taped and self.options.fuse_elementwise and self.provider.fuses and enabled()
+        fused = fuse(program) if fuses else Fused(program)
         self.program = program = fused.program
         self.runs = fused.until
         self.analysis = analyse(program)
