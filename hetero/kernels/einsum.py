@@ -129,7 +129,7 @@ def einsum(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
     output = TensorSpec(dtype, tuple(equation.extents[x] for x in equation.output))
     product = as_product(equation, shapes)
     if product is not None:
-        return _multiplied(equation, product, output, xp)
+        return multiplied(equation, product, output, xp)
     letters = dict(zip(equation.extents, string.ascii_letters, strict=False))
     if len(letters) < len(equation.extents):
         raise UnsupportedError("more than 52 axes", op=op.id, node=op.name)
@@ -145,7 +145,7 @@ def einsum(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
     return computed((output,), bind, capture=host_reason(xp, "einsum allocates"))
 
 
-def _multiplied(equation: Equation, product: Product, output: TensorSpec, xp: Any) -> Compiled:
+def multiplied(equation: Equation, product: Product, output: TensorSpec, xp: Any) -> Compiled:
     """The product: operands transposed (and copied where an axis pair must be merged that does not lie so)."""
     a, b = equation.operands
     batch, rows, columns, summed = product.batch, product.rows, product.columns, product.summed

@@ -138,6 +138,7 @@ _MICROSOFT: dict[str, tuple[Rule, ...]] = {
 RULES: dict[tuple[str, str], tuple[Rule, ...]] = {
     **{("", name): rules for name, rules in _ONNX.items()},
     **{("com.microsoft", name): rules for name, rules in _MICROSOFT.items()},
+    ("hetero", "DotGeneral"): (dtype_of(0),),
 }
 """(domain, operator) -> a rule for each output; outputs past the last one stay open."""
 
