@@ -213,18 +213,17 @@ def prelu(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
         return widened(prelu, op, specs, xp)
     if not broadcasts_to(slope, x.shape):
         fail(op, f"of shape {list(slope.shape)} does not broadcast to {list(x.shape)}", "slope")
-    parts: tuple[Part, ...] = ((x.shape, x.dtype),)
+    parts: tuple[Part, ...] = ((x.shape, BOOL),)
 
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Call:
-        (low,) = carve(workspace, *parts)
-        return quiet(_prelu, xp, inputs[0], inputs[1], outputs[0], low)
+        (high,) = carve(workspace, *parts)
+        return quiet(_prelu, xp, inputs[0], inputs[1], outputs[0], high)
 
     return computed((TensorSpec(x.dtype, x.shape),), bind, workspace_bytes=carved_bytes(*parts))
 
 
-def _prelu(xp: Any, x: Array, slope: Array, out: Array, low: Array) -> None:
-    zero = x.dtype.type(0)
-    xp.minimum(x, zero, out=low)
-    xp.multiply(low, slope, low)
-    xp.maximum(x, zero, out=out)
-    xp.add(out, low, out)
+def _prelu(xp: Any, x: Array, slope: Array, out: Array, high: Array) -> None:
+    xp.less(x, x.dtype.type(0), high)
+    xp.logical_not(high, high)  # NaN stays what it is
+    xp.multiply(x, slope, out)
+    xp.copyto(out, x, where=high)

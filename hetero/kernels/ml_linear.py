@@ -11,6 +11,7 @@ from hetero.errors import UnsupportedError
 from hetero.kernels.base import Call, Compiled, computed, kernel, tensor
 from hetero.kernels.ml_scores import (
     FLOAT32,
+    classified,
     labels_of,
     rows_of,
     transform,
@@ -88,14 +89,7 @@ def linear_classifier(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled
 
         return Quiet(call)
 
-    declared = (TensorSpec(labels.dtype, (rows,)), TensorSpec(FLOAT32, (rows, columns)))
-    return computed(
-        [s if p else None for s, p in zip(declared, op.present_outputs, strict=False)],
-        bind,
-        contiguous=(0,),
-        workspace_bytes=carved_bytes(*parts),
-        capture=host_reason(xp, "makes arrays"),
-    )
+    return classified(xp, op, labels, (rows, columns), bind, carved_bytes(*parts))
 
 
 @kernel("LinearRegressor", domain="ai.onnx.ml", versions=(1,))

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from hetero.kernels.base import tensor
-from hetero.kernels.operands import fail, text_of
+from hetero.kernels.base import Bind, Compiled, computed, tensor
+from hetero.kernels.operands import fail, host_reason, text_of
 from hetero.program.operation import Operation
-from hetero.types import STRING, Array, HostArray, Spec
+from hetero.types import STRING, Array, HostArray, Spec, TensorSpec
 
 TRANSFORMS = ("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT")
 """In the order of TreeEnsemble's numbers."""
@@ -46,6 +46,25 @@ def labels_of(op: Operation, ints: str, strings: str) -> HostArray:
     if not numbers.size:
         fail(op, "a classifier needs labels", ints)
     return numbers
+
+
+def classified(
+    xp: Any,
+    op: Operation,
+    labels: HostArray,
+    shape: tuple[int, int],
+    bind: Bind,
+    workspace_bytes: int,
+) -> Compiled:
+    """A classifier's kernel: label of each row, and scores of `shape` (rows, columns)."""
+    declared = (TensorSpec(labels.dtype, shape[:1]), TensorSpec(FLOAT32, shape))
+    return computed(
+        [s if p else None for s, p in zip(declared, op.present_outputs, strict=False)],
+        bind,
+        contiguous=(0,),
+        workspace_bytes=workspace_bytes,
+        capture=host_reason(xp, "makes arrays"),
+    )
 
 
 def transform(xp: Any, name: str, scores: Array) -> None:

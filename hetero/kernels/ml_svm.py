@@ -13,6 +13,7 @@ from hetero.kernels.base import Call, Compiled, computed, kernel
 from hetero.kernels.ml_scores import (
     FLOAT32,
     FLOAT64,
+    classified,
     labels_of,
     logistic,
     rows_of,
@@ -289,11 +290,4 @@ def svm_classifier(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
 
         return Quiet(call)
 
-    declared = (TensorSpec(labels.dtype, (rows,)), TensorSpec(FLOAT32, (rows, columns)))
-    return computed(
-        [s if p else None for s, p in zip(declared, op.present_outputs, strict=False)],
-        bind,
-        contiguous=(0,),
-        workspace_bytes=carved_bytes(*parts),
-        capture=host_reason(xp, "makes arrays"),
-    )
+    return classified(xp, op, labels, (rows, columns), bind, carved_bytes(*parts))

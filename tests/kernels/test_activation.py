@@ -112,3 +112,12 @@ def test_prelu_leaves_infinity_and_takes_half_precision() -> None:
 def test_a_slope_that_is_too_large_is_an_error() -> None:
     with pytest.raises(KernelError, match="does not broadcast"):
         run_op("PRelu", [np.zeros(2, np.float32), np.zeros((3, 2), np.float32)], opset=16)
+
+
+def test_prelu_of_infinities_is_what_the_definition_says() -> None:
+    x = np.array([np.inf, -np.inf, np.nan, -0.0, 0.0, -2, 3], np.float32)
+    (y,) = run_op("PRelu", [x, np.array([np.inf], np.float32)], opset=16)
+    np.testing.assert_array_equal(y, [np.inf, -np.inf, np.nan, -0.0, 0.0, -np.inf, 3])
+    assert np.signbit(y[3])
+    (y,) = run_op("PRelu", [x, np.array([0], np.float32)], opset=16)
+    np.testing.assert_array_equal(y, [np.inf, np.nan, np.nan, -0.0, 0.0, 0.0, 3])
