@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from hetero.planner.plan import Plan
 from hetero.program.program import Program
@@ -31,6 +31,14 @@ class Task:
     sends: tuple[Send, ...]
     drops: tuple[str, ...]
     last: bool
+    alone: bool = False
+    """Whether the child has no other task, so that nothing needs to be kept until a later one."""
+    input_names: tuple[str, ...] = field(init=False)
+    output_names: tuple[str, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "input_names", tuple(p.name for p in self.program.inputs))
+        object.__setattr__(self, "output_names", tuple(p.name for p in self.program.outputs))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -71,5 +79,6 @@ def assignment(plan: Plan, child: int) -> Assignment:
             tuple(leaving[partition.id]),
             tuple(drops),
             partition is mine[-1],
+            len(mine) == 1,
         )
     return Assignment(child, tasks, plan.weights[child])

@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -16,17 +16,17 @@ from hetero.extensions.registry import load_modules
 from hetero.kernels.limits import limited, machine_bytes
 from hetero.kernels.randomness import drawing
 from hetero.options import RuntimeOptions
-from hetero.program.program import Program
 from hetero.program.validate import validate
 from hetero.providers.base import Provider, ProviderConfig
 from hetero.providers.registry import create
 from hetero.runtime.assignment import Assignment, Task
+from hetero.runtime.child_states import ChildStates
 from hetero.runtime.elements import Element
 from hetero.runtime.extensions import Extensions
 from hetero.runtime.kernel_cache import KernelCache
-from hetero.runtime.pins import Binding, Pins, writable_in_place
+from hetero.runtime.pins import Binding, Pins, pins_of
 from hetero.runtime.runner import Context, Runner
-from hetero.runtime.state import NO_STEP, Resident, State, StateChange, StateSpec
+from hetero.runtime.state import Resident, StateChange, StateSpec
 from hetero.trace import Span
 from hetero.types import HostArray, MapValue, SequenceValue
 
@@ -50,8 +50,9 @@ class ChildExecutor:
         self._tasks: dict[int, Task] = {}
         self._runners: dict[int, Runner] = {}
         self._steps: dict[int, dict[str, Value]] = {}
-        self._states: dict[str, State] = {}
-        self._withheld: frozenset[tuple[int, str]] = frozenset()
+        self._states = ChildStates(provider)
+        self._pins: dict[int, tuple[Binding, Pins]] = {}
+        self._value_bytes = min(options.max_value_bytes, machine_bytes())
         self._spans: list[Span] = []
         self._closed = False
         self._busy_s = 0.0
@@ -81,7 +82,7 @@ class ChildExecutor:
             runners = {k: Runner(task.program, context) for k, task in assignment.tasks.items()}
             self._drop_programs()
             self._context, self._tasks, self._runners = context, dict(assignment.tasks), runners
-            with self._bounds():
+            with np.errstate(all="ignore"), limited(self._value_bytes):
                 for runner in runners.values():
                     runner.prepare()
 
@@ -112,7 +113,7 @@ class ChildExecutor:
                     self._context.drive(graph_slot)
                     if self._context.ops is not None:
                         self._context.ops.step = step
-                with self._bounds(), drawing(self.options.seed, step):
+                with np.errstate(all="ignore"), limited(self._value_bytes), drawing(self.options.seed, step):
                     sent = self._run(task, step, parcels, binding)
             except BaseException as error:
                 self._abandon(step)
@@ -126,16 +127,10 @@ class ChildExecutor:
                 self._spans.append(Span(f"partition {partition}", self.provider.name, step, started, ended))
             return sent
 
-    @contextmanager
-    def _bounds(self) -> Iterator[None]:
-        """What holds while kernels compile and run: IEEE arithmetic without warnings, values within bounds."""
-        with np.errstate(all="ignore"), limited(min(self.options.max_value_bytes, machine_bytes())):
-            yield
-
     def _run(
         self, task: Task, step: int, parcels: Sequence[Sequence[Value]], binding: Binding | None
     ) -> list[list[Value]]:
-        values = self._steps.setdefault(step, {})
+        values = {} if task.alone else self._steps.setdefault(step, {})
         if len(parcels) != len(task.receives):
             raise TransportError(
                 f"partition {task.partition} wants {len(task.receives)} parcels, got {len(parcels)}"
@@ -147,38 +142,65 @@ class ChildExecutor:
                 )
             values.update(zip(receive.values, parcel, strict=True))
             self._bytes_in += sum(map(value_bytes, parcel))
-        program = task.program
-        for state in self._states.values():
-            state.settle(step)
-            if any(p.name == state.spec.input for p in program.inputs):
-                values[state.spec.input] = state.value()
-        try:
-            inputs = [values[p.name] for p in program.inputs]
-        except KeyError as cause:
-            raise TransportError(
-                f"partition {task.partition} reads a value that no parcel and no earlier partition brought",
-                operand=str(cause.args[0]),
-            ) from cause
-        results = self._run_with_room(task.partition, inputs, self._pins(program, inputs, binding))
-        values.update(zip([p.name for p in program.outputs], results, strict=True))
-        shapes = self._propose(step, program, values)
-        sent = [
-            [
-                Resident(shapes[name])
-                if (send.parcel, name) in self._withheld
-                else self._to_host(values[name])
-                for name in send.values
-            ]
-            for send in task.sends
-        ]
-        self._bytes_out += sum(value_bytes(v) for parcel in sent for v in parcel)
-        for name in task.drops:
-            values.pop(name, None)
-        if task.last:
-            self._steps.pop(step, None)
+        program, states = task.program, self._states
+        if states:
+            states.settle(step)
+        results = self._called(task, values, binding)
+        values.update(zip(task.output_names, results, strict=True))
+        if states:
+            states.leave(step, program, values)
+        sent = []
+        for send in task.sends:
+            parcel = []
+            for name in send.values:
+                stand_in = states.stands_for(send.parcel, name, values) if states else None
+                value = self._to_host(values[name]) if stand_in is None else stand_in
+                self._bytes_out += value_bytes(value)
+                parcel.append(value)
+            sent.append(parcel)
+        if not task.alone:
+            for name in task.drops:
+                values.pop(name, None)
+            if task.last:
+                self._steps.pop(step, None)
         # errors of enqueued work belong to this step, not to one that another thread runs next
         self.provider.synchronize()
         return sent
+
+    def _called(self, task: Task, values: dict[str, Value], binding: Binding | None) -> list[Value]:
+        """Run the task's program; where a state has no room and may grow, it does, and the program is run again."""
+        runner = self._runners[task.partition]
+        while True:
+            if self._states:
+                self._states.enter(task.program, values)
+            try:
+                inputs = [values[name] for name in task.input_names]
+            except KeyError as cause:
+                raise TransportError(
+                    f"partition {task.partition} reads a value that no parcel and no earlier partition brought",
+                    operand=str(cause.args[0]),
+                ) from cause
+            pins = None if binding is None else self._pinned(task, inputs, binding)
+            try:
+                return runner.run(inputs, pins)
+            except StateError as error:
+                if not self._states.grown(error, self._runners.values()):
+                    raise
+
+    def _pinned(self, task: Task, inputs: Sequence[Value], binding: Binding) -> Pins | None:
+        """What the program reads and writes in place; the same object as long as nothing has changed."""
+        if not self.provider.is_host:
+            return None
+        known = self._pins.get(task.partition)
+        if (
+            known is not None
+            and known[0] is binding
+            and all(inputs[k] is a for k, a in known[1].inputs.items())
+        ):
+            return known[1]
+        pins = pins_of(task.program, inputs, binding)
+        self._pins[task.partition] = binding, pins
+        return pins
 
     # -- state ---------------------------------------------------------------------------------------------------
     def bind_state(self, specs: Sequence[StateSpec], withheld: Iterable[tuple[int, str]]) -> None:
@@ -188,78 +210,13 @@ class ChildExecutor:
         """
         with self._lock:
             self._check_open()
-            read = {p.name for t in self._tasks.values() for p in t.program.inputs}
-            made = {p.name for t in self._tasks.values() for p in t.program.outputs}
-            for spec in specs:
-                if spec.input not in read or spec.output not in made:
-                    raise StateError(
-                        f"{spec.input} and {spec.output} are not both here", device=self.provider.name
-                    )
-            self._states = {spec.input: State(self.provider, spec) for spec in specs}
-            self._withheld = frozenset(withheld)
-            for runner in self._runners.values():
-                runner.bind_states(list(self._states.values()))
+            self._states.bind(specs, withheld, self._runners.values())
 
     def change_state(self, change: StateChange) -> dict[str, HostArray]:
         """Between steps: apply `change` to every state. Returns copies of the values where it asks for them."""
         with self._lock:
             self._check_open()
-            for state in self._states.values():
-                state.settle(NO_STEP)
-            return change.apply(self._states)
-
-    def _pins(self, program: Program, inputs: Sequence[Value], binding: Binding | None) -> Pins | None:
-        if binding is None or not self.provider.is_host:
-            return None
-        read = {
-            k: value
-            for k, (port, value) in enumerate(zip(program.inputs, inputs, strict=True))
-            if port.name in binding.inputs and isinstance(value, np.ndarray)
-        }
-        written = {
-            port.slot: array
-            for port in program.outputs
-            if (array := binding.outputs.get(port.name)) is not None and writable_in_place(array)
-        }
-        return Pins(read, written) if read or written else None
-
-    def _run_with_room(self, partition: int, inputs: list[Value], pins: Pins | None) -> list[Value]:
-        """Run a partition; states that are full and may grow do so first, as often as it takes."""
-        runner = self._runners[partition]
-        while True:
-            try:
-                return runner.run(inputs, pins)
-            except StateError as error:
-                full = [s for s in self._states.values() if s.spec.elastic and s.spec.output == error.operand]
-                if not full:
-                    raise
-                for state in full:
-                    state.grow()
-                for bound in self._runners.values():
-                    bound.drop_sections()
-                ports = self._tasks[partition].program.inputs
-                inputs = [
-                    self._states[p.name].value() if p.name in self._states else value
-                    for p, value in zip(ports, inputs, strict=True)
-                ]
-
-    def _propose(self, step: int, program: Program, values: dict[str, Value]) -> dict[str, tuple[int, ...]]:
-        """Hand what the step made of its states to them; returns the shapes, by output name."""
-        made = {s.spec.output: s for s in self._states.values()}
-        shapes: dict[str, tuple[int, ...]] = {}
-        for port in program.outputs:
-            state, value = made.get(port.name), values[port.name]
-            if state is None:
-                continue
-            shapes[port.name] = shape = tuple(value.shape)
-            if isinstance(value, Resident):
-                state.propose(step, shape)
-                axis = state.spec.axis
-                values[port.name] = state.value() if axis is None else state.rows(0, shape[axis])
-            else:
-                here = self.provider.upload(value) if isinstance(value, np.ndarray) else value
-                state.propose(step, shape, here)
-        return shapes
+            return self._states.change(change)
 
     def _to_host(self, value: Value) -> Value:
         if value is None or isinstance(value, np.ndarray | MapValue):
@@ -280,8 +237,7 @@ class ChildExecutor:
         """Drop a failed step's values, and what it left on the stream: neither its memory nor its errors may meet the
         next step."""
         self._steps.pop(step, None)
-        for state in self._states.values():
-            state.abandon(step)
+        self._states.abandon(step)
         with suppress(HeteroError):  # the step has its error already
             self.provider.synchronize()
 
@@ -312,8 +268,7 @@ class ChildExecutor:
                 out["kernel_hits"] = context.kernels.hits
                 out["kernel_misses"] = context.kernels.misses
                 out["graph_slots"] = {name: s.statistics() for name, s in context.graph_slots.items()}
-                out["state_bytes_copied"] = sum(s.copied_bytes for s in self._states.values())
-                out["state_bytes"] = sum(s.nbytes for s in self._states.values())
+                out |= self._states.statistics()
                 out["arena_bytes"] = sum(a.nbytes for a in context.arenas)
             out["memory"] = self.provider.stats()
             return out
@@ -326,7 +281,8 @@ class ChildExecutor:
         for runner in self._runners.values():
             runner.close()
         self._runners, self._tasks = {}, {}
-        self._states = {}
+        self._states.clear()
+        self._pins.clear()
         self._steps.clear()
         self._context = None
 
@@ -345,6 +301,8 @@ class ChildExecutor:
 
 def value_bytes(value: Value) -> int:
     """Bytes of a value's arrays, and of what a map holds as numbers (of text, of the references to it)."""
+    if type(value) is np.ndarray:
+        return value.nbytes
     if value is None or isinstance(value, Resident):
         return 0
     if isinstance(value, MapValue):

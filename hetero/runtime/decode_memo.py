@@ -16,6 +16,7 @@ from hetero.providers.base import Buffer
 from hetero.runtime.builder import Builder
 from hetero.runtime.capture.reasons import SeamReason
 from hetero.runtime.fused_run import bind_run
+from hetero.runtime.pins import Pins
 from hetero.runtime.section import Record, Section, Tail
 from hetero.runtime.slots import Kind, Liveness, Slot
 from hetero.types import TensorSpec
@@ -37,6 +38,8 @@ class Drive:
     """How one graph slot drives a program: the section it ran last, and how its shapes have grown."""
 
     last: tuple[Signature, Section] | None = None
+    pins: Pins | None = None
+    """The caller's buffers that the last run was bound to."""
     growth: Growth = ()
     steady: int = 0
     off: bool = False

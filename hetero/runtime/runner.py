@@ -250,7 +250,8 @@ class Runner:
         """Run the first section: the last one again where the specs still hold, else another, or a new one."""
         drive = self._drive()
         last = drive.last
-        simple = not self._value_inputs and self._pins is None and not (last is not None and last[0][1])
+        simple = not self._value_inputs and drive.pins is self._pins
+        drive.pins = self._pins
         if last is not None and simple and self._holds(last[0][0], inputs):
             section = last[1]
         else:
@@ -355,7 +356,7 @@ class Runner:
         specs = tuple([value_spec(inputs[k]) for k in self._moving])
         values = [inputs[k].tobytes() if _is_small(inputs[k]) else None for k in self._value_inputs]
         if self._pins is not None:
-            values.append(self._pins.key())
+            values.append(self._pins.key)
         return specs, tuple(values)
 
     def _first(self, drive: Drive, key: Signature, inputs: Sequence[Any]) -> Section:

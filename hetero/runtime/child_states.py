@@ -1,0 +1,112 @@
+"""The states of one child: read when a step begins, proposed by what runs, settled when the next step begins."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from hetero.errors import StateError
+from hetero.program.program import Program
+from hetero.providers.base import Provider
+from hetero.runtime.runner import Runner
+from hetero.runtime.state import NO_STEP, Resident, State, StateChange, StateSpec
+from hetero.types import HostArray
+
+
+class ChildStates:
+    """What a child keeps between steps; false where that is nothing."""
+
+    def __init__(self, provider: Provider) -> None:
+        self._provider = provider
+        self._by_input: dict[str, State] = {}
+        self._by_output: dict[str, State] = {}
+        self._withheld: frozenset[tuple[int, str]] = frozenset()
+
+    def __bool__(self) -> bool:
+        return bool(self._by_input)
+
+    def bind(
+        self, specs: Sequence[StateSpec], withheld: Iterable[tuple[int, str]], runners: Iterable[Runner]
+    ) -> None:
+        """Keep these from now on, and no others. Raises: StateError for a name that no program here has."""
+        runners = list(runners)
+        read = {p.name for r in runners for p in r.program.inputs}
+        made = {p.name for r in runners for p in r.program.outputs}
+        for spec in specs:
+            if spec.input not in read or spec.output not in made:
+                raise StateError(
+                    f"{spec.input} and {spec.output} are not both here", device=self._provider.name
+                )
+        states = [State(self._provider, spec) for spec in specs]
+        self._by_input = {s.spec.input: s for s in states}
+        self._by_output = {s.spec.output: s for s in states}
+        self._withheld = frozenset(withheld)
+        for runner in runners:
+            runner.bind_states(states)
+
+    def change(self, change: StateChange) -> dict[str, HostArray]:
+        """Between steps: what the last one proposed holds, and then `change`. Raises: StateError."""
+        self.settle(NO_STEP)
+        return change.apply(self._by_input)
+
+    # -- steps ---------------------------------------------------------------------------------------------------
+    def settle(self, step: int) -> None:
+        """`step` begins, or goes on: what another one proposed holds."""
+        for state in self._by_input.values():
+            state.settle(step)
+
+    def enter(self, program: Program, values: dict[str, Any]) -> None:
+        """Add to `values` what the program reads of them."""
+        for port in program.inputs:
+            state = self._by_input.get(port.name)
+            if state is not None:
+                values[port.name] = state.value()
+
+    def leave(self, step: int, program: Program, values: dict[str, Any]) -> None:
+        """Take what the program has made of them, and leave the values themselves in place of Resident."""
+        for port in program.outputs:
+            state, value = self._by_output.get(port.name), values[port.name]
+            if state is None:
+                continue
+            shape = tuple(value.shape)
+            if isinstance(value, Resident):
+                state.propose(step, shape)
+                axis = state.spec.axis
+                values[port.name] = state.value() if axis is None else state.rows(0, shape[axis])
+            else:
+                state.propose(
+                    step, shape, self._provider.upload(value) if isinstance(value, np.ndarray) else value
+                )
+
+    def stands_for(self, parcel: int, name: str, values: Mapping[str, Any]) -> Resident | None:
+        """What leaves in a parcel instead of a value that only the executor would get."""
+        return Resident(tuple(values[name].shape)) if (parcel, name) in self._withheld else None
+
+    def abandon(self, step: int) -> None:
+        """The step failed: what it proposed never holds."""
+        for state in self._by_input.values():
+            state.abandon(step)
+
+    def grown(self, error: StateError, runners: Iterable[Runner]) -> bool:
+        """Whether the state that `error` found full may grow, and has. Calls that were bound to it are dropped."""
+        state = self._by_output.get(error.operand or "")
+        if state is None or not state.spec.elastic:
+            return False
+        state.grow()
+        for runner in runners:
+            runner.drop_sections()
+        return True
+
+    def clear(self) -> None:
+        """Keep nothing."""
+        self._by_input, self._by_output, self._withheld = {}, {}, frozenset()
+
+    def statistics(self) -> dict[str, int]:
+        """Bytes of the buffers, and bytes that were copied because they could not be made in place."""
+        states = self._by_input.values()
+        return {
+            "state_bytes": sum(s.nbytes for s in states),
+            "state_bytes_copied": sum(s.copied_bytes for s in states),
+        }
