@@ -135,14 +135,6 @@ def _chain(
     return None if x[0] is None else make(_Pen(w), op, x[0])
 
 
-def _prelu(w: TapeWriter, op: Operation, x: Sequence[Operand], known: Sequence[Any]) -> int | None:
-    if x[0] is None or x[1] is None:
-        return None
-    p = _Pen(w)
-    low = p.emit(layout.MUL, p.scalar(layout.MIN, x[0], 0.0), x[1])
-    return p.emit(layout.ADD, p.positive(x[0]), low)
-
-
 def _clip(w: TapeWriter, op: Operation, x: Sequence[Operand], known: Sequence[Any]) -> int | None:
     if x[0] is None:
         return None
@@ -203,7 +195,6 @@ LOWERINGS: dict[tuple[str, str], Lower] = {
     },
     **{("", name): partial(_chain, make) for name, make in _CHAINS.items()},
     ("com.microsoft", "QuickGelu"): partial(_chain, _swish),
-    ("", "PRelu"): _prelu,
     ("", "Clip"): _clip,
     ("", "Pow"): _power,
     ("", "Gelu"): _gelu,
