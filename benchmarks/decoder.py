@@ -78,6 +78,36 @@ def decoder_steps(
     return Pair(pair.ours_s / count, pair.theirs_s / count, pair.ratio, pair.low, pair.high)
 
 
+def outside_kernels(form: Form, threads: int, *, config: Config = BENCHMARK, count: int = 8) -> float:
+    """Share of successive one-token steps near CONTEXT tokens that is not spent in bound calls."""
+    with (
+        threadpool_limits(threads, user_api="blas"),
+        HeterogeneousExecutor(build(config, form), ["cpu"], children="inline") as ours,
+    ):
+        roles = roles_of(ours.plan)
+        context = Context(ours, roles, BoundState(Tenancy(ours, roles), roles))
+        first = CONTEXT - count
+        context.run(np.random.default_rng(0).integers(0, config.vocab, (1, first)), "prefill")
+
+        def steps() -> None:
+            context.rewind(first)
+            for k in range(count):
+                context.run(np.array([[k]]), "primary")
+
+        def calls() -> None:
+            for _ in range(count):
+                for call in section.calls:
+                    call()
+
+        for _ in range(3):
+            steps()
+        (child,) = ours._children._children.values()  # type: ignore[attr-defined]
+        (runner,) = child._runners.values()
+        section = runner._drives["primary"].last[1]
+        pair = paired(steps, calls, runs=15)
+    return 1 - 1 / pair.ratio
+
+
 @contextmanager
 def _both(form: Form, threads: int, config: Config) -> Iterator[tuple[HeterogeneousExecutor, _Peer]]:
     model = build(config, form)
@@ -172,6 +202,7 @@ def main() -> None:
                 f" {p.theirs_s * 1e3:6.1f} ms, ratio {p.ratio:.2f} ({p.low:.2f}-{p.high:.2f})",
                 flush=True,
             )
+        print(f"outside kernels {form:7} {100 * outside_kernels(form, threads):.1f} %", flush=True)
 
 
 if __name__ == "__main__":

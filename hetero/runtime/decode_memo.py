@@ -171,8 +171,8 @@ class Regrowth(Builder):
             section.calls[k] = call
             if section.seams[k] is None:
                 section.seams[k] = growing
-            for captured in section.captured.values():
-                captured.replaced(k, call)
+        for captured in section.captured.values():
+            captured.replace(calls)
         section.frames = self._frames
         section.tail = tail
         section.exit.every = self.live.every

@@ -42,7 +42,7 @@ def fold(
     results = runner.folded.get(at) if constant else None
     if results is None:
         limit_bytes = runner.options.fold_limit_bytes if constant else _KNOWN_LIMIT_BYTES
-        results = _evaluate(runner, at, operands, metadata, limit_bytes)
+        results = _evaluate(runner, at, definition, operands, limit_bytes)
         if results is None:
             return None
         if constant:
@@ -52,12 +52,18 @@ def fold(
 
 
 def _evaluate(
-    runner: Runner, at: int, operands: Sequence[Slot], metadata: bool, limit_bytes: int
+    runner: Runner, at: int, definition: KernelDef | None, operands: Sequence[Slot], limit_bytes: int
 ) -> Results | None:
     """The results on the host, or None where they are larger than `limit_bytes` or no plain tensors."""
     host = runner.host
+    metadata = definition is not None and definition.metadata
+    specs = [
+        # a kernel that was compiled for a value is of no use for the next one: only where the value is asked for
+        o.known_spec() if definition is None or k in definition.values or o.kind is Kind.CONSTANT else o.spec
+        for k, o in enumerate(operands)
+    ]
     try:
-        compiled = runner.compile(at, host, [o.known_spec() for o in operands])
+        compiled = runner.compile(at, host, specs)
     except UnsupportedError:
         return None
     if sum(s.nbytes for s in compiled.outputs if isinstance(s, TensorSpec)) > limit_bytes:

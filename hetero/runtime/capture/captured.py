@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from hetero.kernels.base import Call
@@ -24,11 +24,14 @@ class Captured:
     steps: list[Call] = field(default_factory=list)
     firsts: list[int] = field(default_factory=list)
     tokens: list[CaptureToken] = field(default_factory=list)
+    _where: dict[int, int] = field(default_factory=dict)
 
-    def replaced(self, at: int, call: Call) -> None:
-        """The seam at call number `at` is another call now. Raises: KeyError where that call is in a segment."""
-        where = {first: k for k, first in enumerate(self.firsts)}
-        self.steps[where[at]] = call
+    def replace(self, calls: Mapping[int, Call]) -> None:
+        """The seams at these call numbers are other calls now. Raises: KeyError where a call is in a segment."""
+        if not self._where:
+            self._where = {first: k for k, first in enumerate(self.firsts)}
+        for at, call in calls.items():
+            self.steps[self._where[at]] = call
 
     def discard(self) -> None:
         """Free the graphs. A second call does nothing."""
