@@ -12,7 +12,7 @@ from pathlib import Path
 import numba
 import onnxruntime
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 from threadpoolctl import threadpool_limits
 
 from hetero import HeterogeneousExecutor
@@ -65,9 +65,7 @@ class Timing:
 def family(entry: Entry) -> str:
     """The family of a model. Raises: KeyError for a package that `FAMILIES` does not know."""
     name = entry.package.requirement.partition("==")[0]
-    if str(entry) in ("openwakeword/silero_vad",):
-        return "voice activity"
-    return FAMILIES[name]
+    return "voice activity" if str(entry) == "openwakeword/silero_vad" else FAMILIES[name]
 
 
 def measure(entry: Entry, path: Path, threads: int, budget_s: float) -> Timing:
@@ -122,7 +120,7 @@ def mean(measured: Iterable[Timing]) -> float:
 
 def summary(measured: Sequence[Timing], worst: int = 10) -> Table:
     """Geometric means whole, of calls that take onnxruntime 5 ms or more, and by family; then the worst models."""
-    table = Table("models", "count", "time / onnxruntime's")
+    table = Table(Column("models", overflow="fold"), "count", "time / onnxruntime's")
     long = [t for t in measured if t.theirs_s >= 5e-3]
     groups = {"all": list(measured), "calls of 5 ms and more": long}
     for name in sorted({t.family for t in measured}):
