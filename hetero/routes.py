@@ -19,8 +19,8 @@ class Only:
 
 
 class Routes:
-    """For each partition, in the order of calls, the parcels it receives and those it sends; which come from the caller,
-    and which go there. `only`: the same for a plan of one partition, ready to use."""
+    """For each partition, in the order of calls, the parcels it receives and those it sends; which come from the
+    caller, and which go there. `only`: the same for a plan of one partition, ready to use."""
 
     def __init__(self, plan: Plan) -> None:
         children = sorted({p.child for p in plan.partitions})

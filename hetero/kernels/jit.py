@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import os
 import re
@@ -130,6 +131,8 @@ class Jitted:
             "fastmath": {"contract", "nsz"},
         }
         function = _rebound(self.function, numba, options | {"parallel": False})
+        # numba's cache on disk looks at the function's own file alone: a helper's change must show in the name.
+        function.__qualname__ += f"_{_fingerprint(self.function)}"
         if parallel:  # the two variants must not share one cache file
             function.__qualname__ += "_parallel"
         signatures = [_signature(numba, s) for s in chosen]
@@ -150,6 +153,24 @@ def _rebound(function: Any, numba: Any, options: dict[str, Any]) -> Any:
     copy.__qualname__ = function.__qualname__
     copy.__module__ = function.__module__
     return copy
+
+
+def _fingerprint(function: Any) -> str:
+    """A digest of the inline helpers that a function calls, and of the constants they read."""
+    digest = hashlib.blake2b(digest_size=6)
+    waiting, seen = [function], {function}
+    while waiting:
+        caller = waiting.pop()
+        for name in caller.__code__.co_names:
+            value = caller.__globals__.get(name)
+            if getattr(value, "__jit_inline__", False):
+                if value not in seen:
+                    seen.add(value)
+                    waiting.append(value)
+                    digest.update(value.__code__.co_code + repr(value.__code__.co_consts).encode())
+            elif isinstance(value, int | float | np.generic):
+                digest.update(f"{name}={value!r}".encode())
+    return digest.hexdigest()
 
 
 def _signature(numba: Any, text: str) -> Any:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import types
 from typing import Any
 
 import numpy as np
 import pytest
 
-from hetero.kernels.jit import inline, jit, prange
+from hetero.kernels.jit import _fingerprint, inline, jit, prange
 
 
 @inline
@@ -74,3 +75,18 @@ def test_a_dtype_without_a_signature_goes_to_the_twin() -> None:
 def test_a_malformed_signature_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="no argument"):
         jit(text, twin=_twin)
+
+
+def test_a_changed_helper_changes_the_name_that_compiled_code_is_cached_under() -> None:
+    @inline
+    def changed(x: Any) -> Any:
+        return x * np.float32(0.75)
+
+    def over(helper: Any) -> Any:
+        scope = {**scaled.function.__globals__, "half": helper}
+        deeper = types.FunctionType(quarter.__code__, scope)
+        inline(deeper)
+        return types.FunctionType(scaled.function.__code__, {**scope, "quarter": deeper})
+
+    assert _fingerprint(over(half)) == _fingerprint(scaled.function)
+    assert _fingerprint(over(changed)) != _fingerprint(scaled.function)
