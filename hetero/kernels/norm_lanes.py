@@ -1,4 +1,4 @@
-"""Rows of float32 to mean 0 and variance 1 (or mean square 1), scaled and shifted along the row, in one compiled call."""
+"""Rows of float32 to mean 0 and variance 1 (or mean square 1), scaled and shifted, in one compiled call."""
 
 from __future__ import annotations
 
