@@ -44,6 +44,7 @@ def normalise_lanes(x: Array, scale: Array, bias: Array, y: Array, epsilon: floa
     count = _F(n)
     for chunk in prange(CHUNKS):
         lanes = np.empty(64, np.float32)
+        line = np.empty(n, np.float32)  # not target: a loop from an array into itself is no SIMD
         for r in range(chunk * rows // CHUNKS, (chunk + 1) * rows // CHUNKS):
             source, target = x[r], y[r]
             mean = _ZERO
@@ -57,16 +58,16 @@ def normalise_lanes(x: Array, scale: Array, bias: Array, y: Array, epsilon: floa
                 for q in range(whole, n):
                     total += source[q]
                 mean = total / count
+            for q in range(n):
+                line[q] = source[q] - mean
             lanes[:] = _ZERO
             for q in range(0, whole, 64):
-                part = source[q:][:64]
+                part = line[q:][:64]
                 for i in range(64):
-                    off = part[i] - mean
-                    lanes[i] += off * off
+                    lanes[i] += part[i] * part[i]
             squares = folded(lanes)
             for q in range(whole, n):
-                off = source[q] - mean
-                squares += off * off
+                squares += line[q] * line[q]
             inverse = _ONE / np.sqrt(squares / count + _F(epsilon))
             for q in range(n):
-                target[q] = (source[q] - mean) * inverse * scale[q] + bias[q]
+                target[q] = line[q] * inverse * scale[q] + bias[q]

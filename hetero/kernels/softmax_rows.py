@@ -42,6 +42,7 @@ def softmax_rows(x: Array, y: Array) -> None:
     whole = n // 64 * 64
     for chunk in prange(CHUNKS):
         lanes = np.empty(64, np.float32)
+        line = np.empty(n, np.float32)  # not target: a loop from an array into itself is no SIMD
         for r in range(chunk * rows // CHUNKS, (chunk + 1) * rows // CHUNKS):
             source, target = x[r], y[r]
             top = source[0]
@@ -64,12 +65,12 @@ def softmax_rows(x: Array, y: Array) -> None:
             for q in range(n):
                 shifted = source[q] - top
                 power = exp32(shifted)
-                target[q] = power if shifted > _LEAST else _ZERO
+                line[q] = power if shifted > _LEAST else _ZERO
             total = _ZERO
             if whole > 0:
-                lanes[:] = target[:64]
+                lanes[:] = line[:64]
                 for q in range(64, whole, 64):
-                    part = target[q:][:64]
+                    part = line[q:][:64]
                     for i in range(64):
                         lanes[i] += part[i]
                 for step in (32, 16, 8, 4, 2, 1):
@@ -78,7 +79,7 @@ def softmax_rows(x: Array, y: Array) -> None:
                         lanes[i] += upper[i]
                 total = lanes[0]
             for q in range(whole, n):
-                total += target[q]
+                total += line[q]
             share = _ONE / total
             for q in range(n):
-                target[q] *= share
+                target[q] = line[q] * share
