@@ -49,7 +49,7 @@ FEW_RUNS, MANY_RUNS = 3, 400
 
 @dataclass(frozen=True)
 class Timing:
-    """One model: median seconds of a call on either side, and the ratio of the medians."""
+    """One model: seconds of a call on either side (the first quartile), and their ratio."""
 
     name: str
     family: str
@@ -81,7 +81,8 @@ def measure(entry: Entry, path: Path, threads: int, budget_s: float) -> Timing:
 
 
 def _in_turn(calls: Sequence[Callable[[], object]], budget_s: float) -> list[float]:
-    """Median seconds of each call. Neighbouring calls share the machine's speed of the moment."""
+    """First quartile of each call's seconds: what else runs on the machine only ever adds. Neighbouring calls share the
+    machine's speed of the moment."""
     for call in calls * 2:
         call()
     samples: list[list[float]] = [[] for _ in calls]
@@ -93,7 +94,7 @@ def _in_turn(calls: Sequence[Callable[[], object]], budget_s: float) -> list[flo
             started = time.perf_counter()
             call()
             times.append(time.perf_counter() - started)
-    return [statistics.median(times) for times in samples]
+    return [statistics.quantiles(times, n=4, method="inclusive")[0] for times in samples]
 
 
 def timings(threads: int = 1, budget_s: float = 1.5, only: str = "") -> Iterator[Timing]:
