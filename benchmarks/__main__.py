@@ -1,4 +1,4 @@
-"""Runs every benchmark and prints one table: what was measured, against what, the ratio and the goal."""
+"""Runs every benchmark: a table of what was measured, against what, the ratio and the goal; then the real models."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from functools import partial
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import elementwise, inline, planning, roads
+from benchmarks import corpus, elementwise, inline, planning, roads
 from benchmarks.measure import Pair
 
 THREADS = os.cpu_count() or 1
+CORPUS_GOAL = 1.5
+"""Geometric mean of ours over onnxruntime's."""
 
 
 def pair_row(work: str, against: str, goal: str, measure: Callable[[], Pair]) -> tuple[str, ...]:
@@ -74,6 +76,10 @@ def main() -> None:
         with console.status("measuring"):
             table.add_row(*row())
     console.print(table)
+    with console.status("measuring the real models"):
+        models = list(corpus.timings())
+    console.print(f"real models, 1 thread; goal: all of them in <= {CORPUS_GOAL} times onnxruntime's time")
+    console.print(corpus.summary(models))
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from pathlib import Path
 import numba
 import onnxruntime
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 from threadpoolctl import threadpool_limits
 
 from hetero import HeterogeneousExecutor
@@ -49,7 +49,7 @@ FEW_RUNS, MANY_RUNS = 3, 400
 
 @dataclass(frozen=True)
 class Timing:
-    """One model: median seconds of a call on either side, and the ratio of the medians."""
+    """One model: seconds of a call on either side (the first quartile), and their ratio."""
 
     name: str
     family: str
@@ -65,9 +65,7 @@ class Timing:
 def family(entry: Entry) -> str:
     """The family of a model. Raises: KeyError for a package that `FAMILIES` does not know."""
     name = entry.package.requirement.partition("==")[0]
-    if str(entry) in ("openwakeword/silero_vad",):
-        return "voice activity"
-    return FAMILIES[name]
+    return "voice activity" if str(entry) == "openwakeword/silero_vad" else FAMILIES[name]
 
 
 def measure(entry: Entry, path: Path, threads: int, budget_s: float) -> Timing:
@@ -83,7 +81,8 @@ def measure(entry: Entry, path: Path, threads: int, budget_s: float) -> Timing:
 
 
 def _in_turn(calls: Sequence[Callable[[], object]], budget_s: float) -> list[float]:
-    """Median seconds of each call. Neighbouring calls share the machine's speed of the moment."""
+    """First quartile of each call's seconds: what else runs on the machine only ever adds. Neighbouring calls share the
+    machine's speed of the moment."""
     for call in calls * 2:
         call()
     samples: list[list[float]] = [[] for _ in calls]
@@ -95,7 +94,7 @@ def _in_turn(calls: Sequence[Callable[[], object]], budget_s: float) -> list[flo
             started = time.perf_counter()
             call()
             times.append(time.perf_counter() - started)
-    return [statistics.median(times) for times in samples]
+    return [statistics.quantiles(times, n=4, method="inclusive")[0] for times in samples]
 
 
 def timings(threads: int = 1, budget_s: float = 1.5, only: str = "") -> Iterator[Timing]:
@@ -122,7 +121,7 @@ def mean(measured: Iterable[Timing]) -> float:
 
 def summary(measured: Sequence[Timing], worst: int = 10) -> Table:
     """Geometric means whole, of calls that take onnxruntime 5 ms or more, and by family; then the worst models."""
-    table = Table("models", "count", "time / onnxruntime's")
+    table = Table(Column("models", overflow="fold"), "count", "time / onnxruntime's")
     long = [t for t in measured if t.theirs_s >= 5e-3]
     groups = {"all": list(measured), "calls of 5 ms and more": long}
     for name in sorted({t.family for t in measured}):

@@ -47,20 +47,27 @@ def _affine_narrow(xp: Any, x: Array, factor: Array, shift: Array, out: Array, w
     out[...] = wide
 
 
-def _affine_planes_numpy(x: Array, factor: Array, shift: Array, y: Array) -> None:
+def _affine_planes_numpy(x: Array, factor: Array, shift: Array, y: Array, same: int) -> None:
     planes = x.reshape(-1, len(factor), x.shape[1])
     np.add(planes * factor[:, None], shift[:, None], out=y.reshape(planes.shape))
 
 
-@jit("f4[2], f4[1], f4[1], f4[2]!", twin=_affine_planes_numpy)
-def affine_planes(x: Array, factor: Array, shift: Array, y: Array) -> None:
-    """y = x * factor + shift over planes x, y (N*C, S), a factor and a shift for each of the C channels."""
+@jit("f4[2], f4[1], f4[1], f4[2]!, i8", twin=_affine_planes_numpy)
+def affine_planes(x: Array, factor: Array, shift: Array, y: Array, same: int) -> None:
+    """y = x * factor + shift over planes x, y (N*C, S), a factor and a shift for each of the C channels.
+
+    `same`: y is x. A loop from an array into itself is SIMD only where one name says so.
+    """
     channels = factor.shape[0]
     for p in prange(x.shape[0]):
         f, s = factor[p % channels], shift[p % channels]
         source, target = x[p], y[p]
-        for q in range(x.shape[1]):
-            target[q] = source[q] * f + s
+        if same:
+            for q in range(x.shape[1]):
+                target[q] = target[q] * f + s
+        else:
+            for q in range(x.shape[1]):
+                target[q] = source[q] * f + s
 
 
 def _statistics(xp: Any, x: Array, mean: Array, var: Array, wide: Array) -> None:
@@ -151,7 +158,7 @@ def batch_norm(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
             planes = (source.reshape(-1, width), factor, shift, target.reshape(-1, width))
             function = affine_planes.variant(*planes, parallel=source.size >= 4 * PARALLEL_ELEMENTS)
             if function is not affine_planes.twin:
-                calls.append(partial(function, *planes))
+                calls.append(partial(function, *planes, int(np.may_share_memory(source, target))))
                 return Quiet(in_turn(calls))
         if width == 1 and not narrow:
             calls.append(partial(_affine, xp, source[..., 0], factor, shift, target[..., 0]))

@@ -10,6 +10,8 @@ import numpy as np
 
 from hetero.kernels.base import Call
 from hetero.kernels.fused import PIECE_BYTES, in_turn
+from hetero.kernels.jit import PARALLEL_ELEMENTS
+from hetero.kernels.norm_lanes import normalise_lanes
 from hetero.kernels.quiet import Quiet
 from hetero.kernels.workspace import Part, carve
 from hetero.types import Array
@@ -82,6 +84,10 @@ def bind_rows(
 
     `mean` and `inverse` (1 / standard deviation), where wanted, have one element a row.
     """
+    if mean is None and inverse is None and x.size and xp is np:
+        call = _along_rows(rows, x, out, scale, bias)
+        if call is not None:
+            return call
     squares, wide, means, inverses = carve(workspace, *rows.parts(xp))
     step = rows.step(xp)
     source = x.reshape(rows.samples, rows.rows, rows.length)
@@ -111,6 +117,24 @@ def bind_rows(
                 if whole is not None and whole.dtype != rows.wide:
                     calls.append(partial(whole[sample, i : i + n].__setitem__, ..., found))
     return Quiet(in_turn(calls))
+
+
+def _along_rows(rows: Rows, x: Array, out: Array, scale: Array | None, bias: Array | None) -> Call | None:
+    """One compiled call for float32 whose scale and bias lie along the row; None for all else, or without numba."""
+    if rows.dtype != FLOAT32 or rows.output != FLOAT32:
+        return None
+    affine: list[Array] = []
+    for operand, neutral in ((scale, 1), (bias, 0)):
+        if operand is None:
+            operand = np.full((1, rows.length), neutral, FLOAT32)
+        if operand.size != rows.length or operand.shape[0] != 1 or operand.dtype != FLOAT32:
+            return None
+        affine.append(operand.reshape(-1))
+    lines = x.reshape(-1, rows.length), out.reshape(-1, rows.length)
+    function = normalise_lanes.variant(lines[0], *affine, lines[1], parallel=x.size >= PARALLEL_ELEMENTS)
+    if function is normalise_lanes.twin:
+        return None
+    return partial(function, lines[0], *affine, lines[1], rows.epsilon, int(rows.centred))
 
 
 def _normalise(

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from hetero.kernels.base import Call, Compiled, KernelDef
 from hetero.kernels.quiet import bare
 from hetero.program.program import NO_SLOT, Dispatch, Instruction
@@ -15,7 +17,14 @@ from hetero.runtime.arena import Lease, roomy
 from hetero.runtime.capture.reasons import SeamReason
 from hetero.runtime.folding import Results, fold
 from hetero.runtime.fused_run import bind_run
-from hetero.runtime.operands import UINT8, Gather, gatherer, make_contiguous, run_once
+from hetero.runtime.operands import (
+    UINT8,
+    Gather,
+    contiguous_copy,
+    gatherer,
+    make_contiguous,
+    run_once,
+)
 from hetero.runtime.section import Key, Record, Section, Tail, located
 from hetero.runtime.slots import NOTHING, Kind, Liveness, Slot
 from hetero.runtime.tails import Publish, control_tail, dynamic_tail, late_tail, publisher
@@ -369,17 +378,22 @@ class Builder:
             array = inputs[k] if k < len(inputs) else None
             if array is None or self.provider.is_contiguous(array):
                 continue
-            spec = TensorSpec(array.dtype, tuple(array.shape))
-            if operands[k].kind in (Kind.CONSTANT, Kind.KNOWN):  # copied once, kept
-                inputs[k] = self.provider.empty(spec)
-                self.provider.copy(array, inputs[k])()
-                operands[k].array = inputs[k]
+            if operands[k].kind in (Kind.CONSTANT, Kind.KNOWN):
+                inputs[k] = self._laid_out(operands[k], array)
             else:
+                spec = TensorSpec(array.dtype, tuple(array.shape))
                 buffer = self._take(spec.nbytes, grows=grows)
                 scratch.append(buffer)
                 inputs[k] = self.provider.array(buffer, spec)
                 self._step(self.provider.copy(array, inputs[k]))
             self.runner.statistics.contiguous_copies += 1
+
+    def _laid_out(self, operand: Slot, array: Array) -> Array:
+        """The contiguous copy of a constant: made once, kept, and as constant as the original."""
+        copy = operand.array = contiguous_copy(self.provider, array)
+        if isinstance(copy, np.ndarray):
+            copy.flags.writeable = False
+        return copy
 
     def _volatile_call(
         self,
@@ -391,8 +405,13 @@ class Builder:
         workspace: Array | None,
     ) -> None:
         """A step that binds anew in each run, because an operand's memory is not the same each time."""
-        gather, provider, table = self._gather(instruction, operands), self.provider, self.table
         contiguous = sorted(k for k in compiled.contiguous if k < len(operands))
+        for k in contiguous:
+            operand = operands[k]
+            array = self._array(operand) if operand.kind in (Kind.CONSTANT, Kind.KNOWN) else None
+            if array is not None and not self.provider.is_contiguous(array):
+                self._laid_out(operand, array)
+        gather, provider, table = self._gather(instruction, operands), self.provider, self.table
         stable = list(outputs)
 
         def step() -> None:
