@@ -98,6 +98,7 @@ class ChildExecutor:
                 for artifacts in self._artifacts:
                     artifacts.advance()
             self._context, self._tasks, self._runners = context, dict(assignment.tasks), runners
+            self._banks = None
             with self._bounds():
                 for runner in runners.values():
                     runner.prepare()

@@ -99,9 +99,11 @@ class DeviceWeights:
             self._look_ahead(uses, plan)
 
     def _look_ahead(self, uses: WeightUses, plan: Residency) -> None:
-        """For each read of a paged weight, the instruction at which to fetch it: as early as its buffer is free."""
+        """For each read of a paged weight, the instruction at which to fetch it: as early as its buffer is free, and
+        after what that instruction needs itself."""
         free_from: dict[tuple[int, int], int] = {}
         barrier: dict[int, int] = {}
+        own: dict[tuple[int, int], list[_Paged]] = {}
         for step, (runner, at) in zip(uses.steps, uses.places, strict=True):
             program = id(runner)
             for name in step:
@@ -111,8 +113,10 @@ class DeviceWeights:
                 first = max(
                     at - self._prefetch_nodes, free_from.get((program, k), 0), barrier.get(program, 0), 0
                 )
+                paged = self._paged[id(uses.values[name])]
+                own.setdefault((program, at), []).append(paged)
                 if first < at:
-                    self._ahead.setdefault((program, first), []).append(self._paged[id(uses.values[name])])
+                    self._ahead.setdefault((program, first), own.get((program, first), [])[:]).append(paged)
                 free_from[program, k] = at + 1
             if runner.program.instructions[at].dispatch is Dispatch.CONTROL:  # its bodies use the buffers
                 barrier[program] = at + 1
