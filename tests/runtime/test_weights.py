@@ -320,6 +320,64 @@ def test_preparing_anew_gives_the_staging_memory_back() -> None:
         assert child.provider.stats()["live_bytes"] <= before
 
 
+GROWING = HEAD + (
+    "g (float[1, 4] q, float[t, 4] past, float[1, 4] new) => (float[1, 4] y, float[u, 4] present)"
+    " <float[4, 4] a = {" + ", ".join(map(str, range(16))) + "},"
+    " float[4, 4] b = {" + ", ".join(map(str, range(16, 32))) + "}> {"
+    " present = Concat<axis=0>(past, new) p = MatMul(q, a) s = Tanh(p) kt = Transpose<perm=[1, 0]>(present)"
+    " scores = MatMul(s, kt) w = Softmax<axis=-1>(scores) mixed = MatMul(w, present) m = MatMul(mixed, b)"
+    " n = Tanh(m) o = Neg(n) r = Abs(o) v = Exp(r) z = Sub(v, r) y = Mul(z, v) }"
+)
+
+
+def test_steps_that_grow_take_a_section_over_with_its_refills() -> None:
+    model = onnx.parser.parse_model(GROWING)
+    draw = np.random.default_rng(3)
+    feeds = [
+        {
+            "q": draw.standard_normal((1, 4)).astype(np.float32),
+            "past": draw.standard_normal((t, 4)).astype(np.float32),
+            "new": draw.standard_normal((1, 4)).astype(np.float32),
+        }
+        for t in range(3, 30)
+    ]
+    options = {"weight_budget_bytes": 64, "prefetch_nodes": 2, "verify_decode_memo": True}
+    with executor(model, **options) as ex:
+        got = [list(ex.run(f).values()) for f in feeds]
+        assert ex.stats()["children"]["sim:0"]["memo_replayed"] > 10
+        assert weights_of(ex)["refills"] == 2 * len(feeds)
+    assert same(got, results(model, feeds))
+
+
+def test_experts_are_paged_as_whole_banks_with_the_same_bits() -> None:
+    draw = np.random.default_rng(5)
+    banks = [
+        numpy_helper.from_array(draw.standard_normal(shape).astype(np.float32), name)
+        for name, shape in (("first", (3, 5, 4)), ("second", (3, 4, 5)), ("last", (4, 30)))
+    ]
+    float_, value = TensorProto.FLOAT, helper.make_tensor_value_info
+    moe = helper.make_node("MoE", ["x", "r", "first", "", "second"], ["h"], domain="com.microsoft", k=2)
+    graph = helper.make_graph(
+        [moe, helper.make_node("MatMul", ["h", "last"], ["y"])],
+        "g",
+        [value("x", float_, ["n", 4]), value("r", float_, ["n", 3])],
+        [value("y", float_, ["n", 30])],
+        banks,
+    )
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=9)
+    feeds = [
+        {n: draw.standard_normal((rows, w)).astype(np.float32) for n, w in (("x", 4), ("r", 3))}
+        for rows in (2, 2, 2, 5)
+    ]
+    with executor(model, weight_budget_bytes=2 * 3 * 5 * 4 * 4) as ex:
+        got = [list(ex.run(f).values()) for f in feeds]
+        found = weights_of(ex)
+    assert same(got, results(model, feeds))
+    assert found["paged"]
+    assert found["expert_banks"] == {"first": 3, "second": 3}
+
+
 # -- prefetch ----------------------------------------------------------------------------------------------
 class Logged(SimulatedProvider):
     """Notes in which order kernels and weights are enqueued."""
