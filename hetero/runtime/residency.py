@@ -54,8 +54,8 @@ def plan_residency(
             return min(plans, key=lambda p: (p.step_bytes, sum(p.buffers)))
     largest = max(problem.paged, key=lambda w: sizes[w])
     raise MemoryLimitError(
-        f"weight {largest!r} ({sizes[largest]} bytes) and those that are read beside others need more staging buffers "
-        f"than the weight budget of {budget_bytes} bytes has room for",
+        f"weight {largest!r} ({sizes[largest]} bytes) and those that are read two at a time need staging buffers, with "
+        f"which {problem.least_bytes()} bytes of weights are on the device; the weight budget is {budget_bytes} bytes",
         operand=largest,
     )
 
@@ -94,6 +94,10 @@ class _Problem:
             f"beside it on the device, and the weight budget is {self.budget_bytes} bytes",
             operand=worst,
         )
+
+    def least_bytes(self) -> int:
+        """What is needed where nothing stays that need not."""
+        return self.fixed_bytes + sum(self._coloured(frozenset())[0])
 
     def solve(self, candidates: Sequence[str], *, spare: bool) -> Residency | None:
         """Makes as many of `candidates` resident as fit, first ones first; None where the rest has no room even so."""
