@@ -17,6 +17,8 @@ from hetero.types import HostArray, TensorSpec
 if TYPE_CHECKING:
     from hetero.runtime.runner import Runner
 
+_FEW = 64
+"""Elements up to which a vector of integers is taken to say something about shapes."""
 Place = tuple["Runner", int]
 """An instruction of a runner."""
 
@@ -26,7 +28,8 @@ class WeightUses:
     """Reads of weights in execution order, bodies in the place of the instruction that runs them (each once).
 
     `values`: a weight's host array by name; what folding derives from weights is one too, under the name of the node
-    that it came from. `pinned`: read by what keeps its address (a view, a handle in a sequence, a result).
+    that it came from. `pinned`: read by what keeps its address (a view, a handle in a sequence, a result); and axes,
+    shapes and the like, which mostly are read on the host alone and are too small to be worth a copy.
     """
 
     steps: list[tuple[str, ...]] = field(default_factory=list)
@@ -40,11 +43,14 @@ class WeightUses:
         """The name of the weight that `value` is; `wanted` or one like it where it has none yet."""
         known = self._names.get(id(value))
         if known is None:
+            small = value.ndim <= 1 and value.size <= _FEW and value.dtype.kind in "iub"
             known = wanted
             while known in self.values:
                 known += "'"
             self._names[id(value)] = known
             self.values[known] = value
+            if small:
+                self.pinned.add(known)
         return known
 
 

@@ -135,7 +135,7 @@ def test_pinned_weights_alone_may_be_too_much() -> None:
 
 def test_two_small_weights_do_not_share_the_buffer_of_a_large_one_and_the_error_says_what_is_needed() -> None:
     steps, sizes = [["a", "b"], ["c"]], {"a": 4, "b": 4, "c": 8}
-    with pytest.raises(MemoryLimitError, match="with which 12 bytes .* budget is 8") as caught:
+    with pytest.raises(MemoryLimitError, match=r"with which 12 bytes .* budget is 8") as caught:
         plan_residency(steps, sizes, (), 8)
     assert caught.value.operand == "c"
     assert plan_residency(steps, sizes, (), 12).step_bytes <= 12
