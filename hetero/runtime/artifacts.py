@@ -29,6 +29,12 @@ class Readiness(StrEnum):
     """Freed. For good."""
 
 
+COMPLETE, CONDEMNED = (
+    Readiness.COMPLETE,
+    Readiness.CONDEMNED,
+)  # looked up in each replay, where an enum's members cost
+
+
 class Event(StrEnum):
     """What happens to an artifact."""
 
@@ -94,14 +100,14 @@ class Artifact:
 
     def take(self) -> None:
         """Take a lease: it is not freed before `end`. Raises: ArtifactError unless it is complete."""
-        if self.state is not Readiness.COMPLETE:
+        if self.state is not COMPLETE:
             self._refuse("used")
         self.leases += 1
 
     def end(self) -> None:
         """Give a lease back."""
         self.leases -= 1
-        if self.state is Readiness.CONDEMNED and not self.leases:
+        if self.state is CONDEMNED and not self.leases:
             self.move(Event.LAST_LEASE_ENDED)
 
     def move(self, event: Event) -> None:

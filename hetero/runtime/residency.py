@@ -10,6 +10,8 @@ from hetero.errors import MemoryLimitError
 
 Steps = Sequence[Collection[str]]
 """The weights that each instruction reads, in the order of execution; after the last one comes the first one again."""
+COPY_BYTES = 64 << 10
+"""What a copy costs besides its bytes, as bytes: it is launched by itself, and cuts a captured segment in two."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,8 +19,8 @@ class Residency:
     """A verdict over all weights that are read.
 
     `resident` are uploaded once and stay. Every other weight is paged: copied into staging buffer `placed[weight]`
-    before it is used, unless it is still there. `buffers` are the bytes of these. `step_bytes`: what a step copies once
-    the first one is over, as far as bodies run once each.
+    before it is used, unless it is still there. `buffers` are the bytes of these. `step_copies`, `step_bytes`: what a
+    step copies once the first one is over, as far as bodies run once each.
 
     Invariant: sizes of `resident` and `buffers` add up to at most the budget; two weights that one instruction reads
     never share a buffer; each fits its own.
@@ -27,16 +29,24 @@ class Residency:
     resident: frozenset[str]
     buffers: tuple[int, ...] = ()
     placed: Mapping[str, int] = field(default_factory=dict)
+    step_copies: int = 0
     step_bytes: int = 0
 
 
 def plan_residency(
-    steps: Steps, sizes: Mapping[str, int], pinned: Collection[str], budget_bytes: int, *, spare: bool = False
+    steps: Steps,
+    sizes: Mapping[str, int],
+    pinned: Collection[str],
+    budget_bytes: int,
+    *,
+    spare: bool = False,
+    copy_bytes: int = COPY_BYTES,
 ) -> Residency:
     """Keep what saves the most copies; let the rest share staging buffers so that what is used again last makes room.
 
     `sizes`: bytes by weight. `pinned` must stay. `spare`: one staging buffer more where the budget has room for it, so
-    that a weight can be fetched while the one before it is still in use. O(n log n) in the reads.
+    that a weight can be fetched while the one before it is still in use. `copy_bytes`: the price of a copy besides its
+    bytes. O(n log n) in the reads.
 
     Raises: MemoryLimitError naming the weight that cannot be there together with what must be.
     """
@@ -45,13 +55,13 @@ def plan_residency(
         return Residency(problem.resident | frozenset(problem.paged))
     problem.check()
     candidates = [
-        sorted(problem.paged, key=lambda w: (-len(problem.reads[w]), -sizes[w])),
+        sorted(problem.paged, key=lambda w: -len(problem.reads[w]) * (1 + copy_bytes / sizes[w])),
         sorted(problem.paged, key=lambda w: -sizes[w]),
     ]
     for extra in (True, False) if spare else (False,):
         plans = [p for p in (problem.solve(c, spare=extra) for c in candidates) if p is not None]
         if plans:
-            return min(plans, key=lambda p: (p.step_bytes, sum(p.buffers)))
+            return min(plans, key=lambda p: (p.step_bytes + copy_bytes * p.step_copies, sum(p.buffers)))
     largest = max(problem.paged, key=lambda w: sizes[w])
     raise MemoryLimitError(
         f"weight {largest!r} ({sizes[largest]} bytes) and those that are read two at a time need staging buffers, with "
@@ -126,7 +136,7 @@ class _Problem:
         steps = [[w for w in step if w in placed] for step in self.steps]
         placed = self._walked(steps, buffers, spread=spare) or placed
         return Residency(
-            self.resident | frozenset(kept), tuple(buffers), placed, self._step_bytes(steps, placed)
+            self.resident | frozenset(kept), tuple(buffers), placed, *self._copied(steps, placed)
         )
 
     def _coloured(self, residents: frozenset[str]) -> tuple[list[int], dict[str, int]]:
@@ -173,14 +183,16 @@ class _Problem:
         k = bisect_right(reads, after)
         return reads[k] if k < len(reads) else period + reads[0]
 
-    def _step_bytes(self, steps: Sequence[Sequence[str]], placed: Mapping[str, int]) -> int:
+    def _copied(self, steps: Sequence[Sequence[str]], placed: Mapping[str, int]) -> tuple[int, int]:
+        """Copies and bytes in a step that follows another one."""
         holder: dict[int, str] = {}
-        copied = 0
+        copies = copied = 0
         for _ in range(2):  # of which the first fills the buffers
-            copied = 0
+            copies = copied = 0
             for step in steps:
                 for w in step:
                     if holder.get(placed[w]) != w:
                         holder[placed[w]] = w
+                        copies += 1
                         copied += self.sizes[w]
-        return copied
+        return copies, copied

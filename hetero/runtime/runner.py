@@ -20,7 +20,7 @@ from hetero.kernels.limits import check_declared
 from hetero.program.program import NO_SLOT, Dispatch, Program
 from hetero.providers.base import Provider
 from hetero.runtime.analysis import analyse, escaping_from
-from hetero.runtime.artifacts import Artifact, Readiness
+from hetero.runtime.artifacts import COMPLETE, Artifact
 from hetero.runtime.builder import Builder
 from hetero.runtime.capture.captured import Captured
 from hetero.runtime.capture.graph_slots import GraphSlot
@@ -426,7 +426,7 @@ class Runner:
         self.statistics.sections_reused += 1
         slot = self.context.graph_slot
         captured = section.captured.get(slot.name) if slot is not None else None
-        if slot is not None and (captured is None or captured.artifact.state is not Readiness.COMPLETE):
+        if slot is not None and (captured is None or captured.artifact.state is not COMPLETE):
             captured = section.captured[slot.name] = self._record(section, slot)
         steps: list[Call]
         lease: Artifact | None = None

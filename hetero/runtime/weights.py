@@ -196,6 +196,7 @@ class DeviceWeights:
             "budget_bytes": self._budget_bytes,
             "paged": sorted(p.name for p in self._paged.values()),
             "staging_bytes": sum(s.nbytes for s in self._staging),
+            "step_copies": 0 if plan is None else plan.step_copies,
             "step_bytes": 0 if plan is None else plan.step_bytes,
         }
 

@@ -72,7 +72,7 @@ def test_weights_read_once_each_leave_at_most_one_of_the_largest_more_to_copy_th
     steps = [[w] for w in reads]
     total = sum(sizes.values())
     budget = data.draw(st.integers(max(sizes.values()), total))
-    cost = plan_residency(steps, sizes, (), budget).step_bytes
+    cost = plan_residency(steps, sizes, (), budget, copy_bytes=0).step_bytes
     best = min(
         total - sum(map(sizes.__getitem__, kept))
         for r in range(len(reads) + 1)
@@ -93,6 +93,13 @@ def test_one_large_weight_stays_rather_than_have_everything_share_its_memory() -
     plan = plan_residency([[w] for w in sizes], sizes, (), 12)
     assert "big" in plan.resident
     assert plan.step_bytes == 3
+
+
+def test_a_few_large_copies_are_better_than_many_small_ones() -> None:
+    sizes = {"big": 10 << 20, "bigger": 11 << 20, **{f"w{k}": 1024 for k in range(2000)}}
+    plan = plan_residency([[w] for w in sizes], sizes, (), sum(sizes.values()) - (1 << 20))
+    assert set(plan.placed) == {"big", "bigger"}
+    assert (plan.step_copies, plan.step_bytes) == (2, 21 << 20)
 
 
 def test_what_is_read_most_often_stays() -> None:
@@ -144,4 +151,4 @@ def test_two_small_weights_do_not_share_the_buffer_of_a_large_one_and_the_error_
 def test_thousands_of_weights_are_planned_in_a_few_passes() -> None:
     sizes = {f"w{k}": 1 + k % 7 for k in range(20_000)}
     plan = plan_residency([[w] for w in sizes], sizes, (), 10_000)
-    assert sum(sizes[w] for w in plan.resident) + sum(plan.buffers) == 10_000
+    assert 10_000 - 7 < sum(sizes[w] for w in plan.resident) + sum(plan.buffers) <= 10_000
