@@ -126,12 +126,15 @@ class DeviceWeights:
         """The device array of a constant that stays; uploads it the first time."""
         found = self._resident.get(id(value))
         if found is None:
-            artifact = self._artifacts.begin("weight", self._names.get(id(value), ""))
+            name = self._names.get(id(value), str(TensorSpec(value.dtype, value.shape)))
+            artifact = self._artifacts.begin("weight", name)
             try:
                 array = self._provider.upload(value)
             except BaseException as error:
                 self._artifacts.fail(artifact, artifact.identity, str(error))
                 self._artifacts.drop(artifact)
+                if isinstance(error, HeteroError):
+                    error.at(operand=name)
                 raise
             self._artifacts.complete(artifact, artifact.identity)
             found = self._resident[id(value)] = _Resident(value, array, artifact)
@@ -171,7 +174,11 @@ class DeviceWeights:
         staging = paged.staging
         self._evictions += staging.holder is not None
         staging.holder = None  # should the copy fail, nobody's bytes are there
-        self._provider.upload_into(paged.value, paged.array)
+        try:
+            self._provider.upload_into(paged.value, paged.array)
+        except HeteroError as error:
+            error.at(operand=paged.name)
+            raise
         staging.holder = paged
         self._refills += 1
         self._refill_bytes += paged.value.nbytes
