@@ -108,10 +108,7 @@ class _Walk:
         self.uses.pinned.update(own)
         self.uses.steps.append(own)  # none as a rule; it stands between the reads around it all the same
         self.uses.places.append((self.runner, at))
-        try:
-            flow = self.runner.control_flow(at, [self.constants.get(s, NOTHING) for s in instruction.inputs])
-        except HeteroError:  # it will never run, and says so in the step that tries
-            return
+        flow = self.runner.control_flow(at, [self.constants.get(s, NOTHING) for s in instruction.inputs])
         for body in flow.bodies.values():
             _Walk(self.uses, body).run()
 

@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from onnx import TensorProto, helper, numpy_helper
 
 import hetero
-from hetero.errors import DeviceError, KernelError, MemoryLimitError
+from hetero.errors import DeviceError, MemoryLimitError
 from hetero.model import load_model
 from hetero.options import RuntimeOptions
 from hetero.providers.base import ProviderConfig
@@ -262,20 +262,6 @@ def test_one_weight_read_in_every_iteration_of_a_loop_is_copied_once() -> None:
     assert same(got, results(model, feeds))
     assert found["paged"] == ["v", "w"]
     assert found["refills"] == 2 * 3 + 1  # v, w, and v again; v is still there when a step begins
-
-
-def test_a_body_that_can_never_run_says_so_in_the_step_and_not_when_weights_are_planned() -> None:
-    text = HEAD + (
-        "g (float[3, 2] x) => (float[3, 2] y) <float[2] w = {1, 2}> { s = Add(x, w)"
-        " y = Scan(s) <num_scan_inputs=1, scan_input_axes=[0, 0],"
-        " body = b (float[2] r) => (float[2] q) { q = Mul(r, w) }> }"
-    )
-    with (
-        executor(onnx.parser.parse_model(text), weight_budget_bytes=1 << 10) as ex,
-        pytest.raises(KernelError, match="scan_input_axes") as caught,
-    ):
-        ex.run({"x": np.ones((3, 2), np.float32)})
-    assert caught.value.step is not None
 
 
 def test_an_upload_that_fails_names_the_weight() -> None:
