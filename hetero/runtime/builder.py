@@ -195,6 +195,8 @@ class Builder:
             return True
         if escapes and base.kind in (Kind.OWNED, Kind.VIEW, Kind.BORROWED):
             return False  # the arena will reuse the memory under it, or the next iteration
+        if base.array is None and self.runner.context.device_weights.is_paged(base.value):
+            return False  # other weights take turns in that memory
         views = self.provider.view(compiled, [self._array(base), *[None] * (len(operands) - 1)])
         if views is None:
             return False

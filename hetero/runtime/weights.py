@@ -147,6 +147,10 @@ class DeviceWeights:
         """Whether binding to the constant uploads nothing."""
         return id(value) in self._resident or id(value) in self._paged
 
+    def is_paged(self, value: HostArray | None) -> bool:
+        """Whether the constant's address is shared with others, so that nothing may be a view of it."""
+        return value is not None and id(value) in self._paged
+
     def place(self, value: HostArray) -> tuple[Array, Call | None]:
         """The device array of a constant, for good; and, of a paged one, what to call before each use."""
         paged = self._paged.get(id(value))

@@ -25,6 +25,7 @@ from hetero.providers.base import ProviderConfig
 from hetero.providers.simulated import SimulatedProvider
 from hetero.runtime.assignment import assignment
 from hetero.runtime.capture.reasons import SeamReason
+from hetero.runtime.residency import plan_residency
 from hetero.runtime.weight_uses import weight_uses
 from tests.runtime.harness import rig
 
@@ -283,6 +284,42 @@ def test_weights_that_views_results_and_handles_need_stay() -> None:
     assert "w" in uses.pinned
     assert "u" not in uses.pinned
     assert ("u",) in uses.steps
+
+
+@pytest.mark.parametrize("pin", [True, False])  # what is not pinned is copied rather than viewed
+@pytest.mark.parametrize(
+    "layout",
+    [
+        "Identity(w)",
+        "Cast<to=1>(w)",
+        "Transpose<perm=[1, 0]>(w)",
+        "Dropout(w)",
+        "Flatten(w)",
+        "Squeeze(w)",
+        "Expand(w, two)",
+    ],
+)
+def test_what_rearranges_a_paged_weight_has_the_right_bits_when_it_is_read_later(
+    layout: str, pin: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = HEAD + (
+        "g (float[n, 2] x) => (float[n, 2] y) <float[2, 2] w = {1, 2, 3, 4}, float[2, 2] v = {5, 6, 7, 8},"
+        " float[2, 2] u = {2, 0, 0, 3}, int64[2] two = {2, 2}>"
+        f" {{ t = {layout} a = MatMul(x, v) b = MatMul(a, u) c = MatMul(b, t) y = MatMul(c, v) }}"
+    )
+    model, feeds = onnx.parser.parse_model(text), [{"x": np.eye(2, dtype=np.float32)}] * 4
+    want = results(model, feeds, fold_constants=False)
+    if not pin:
+        monkeypatch.setattr(
+            "hetero.runtime.weights.plan_residency",
+            lambda steps, sizes, pinned, budget, spare: plan_residency(steps, sizes, (), budget, spare=spare),
+        )
+    with executor(
+        model, fold_constants=False, weight_budget_bytes=48 if pin and "two" in layout else 32
+    ) as ex:
+        got = [list(ex.run(f).values()) for f in feeds]
+        assert weights_of(ex)["paged"]
+    assert same(got, want)
 
 
 def test_folded_weights_count_and_what_they_came_from_does_not() -> None:
