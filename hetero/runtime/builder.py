@@ -67,11 +67,10 @@ class Builder:
             instruction, start = instructions[self.at], self.at
             self._taken, self._in_place = [], {}
             with located(instruction, self.provider):
+                # not the instruction's own calls: these stay if it is bound anew
                 for fetch in self.runner.context.device_weights.ahead((self.runner, start)):
                     self._step(fetch, SeamReason.WEIGHT_PAGED)
-                first = len(
-                    section.calls
-                )  # those fetches are no part of the instruction: they stay if it is bound anew
+                first = len(section.calls)
                 stop = bind_run(self, self.runner.runs[start]) if start in self.runner.runs else start
                 if stop == start:
                     section.tail = self._instruction(instruction, self.runner.analysis.kernels[start])
