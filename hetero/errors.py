@@ -131,6 +131,12 @@ class DeviceError(HeteroError):
     """A device was used against its rules, or failed (simulated or real)."""
 
 
+class ArtifactError(HeteroError):
+    """A provider-owned artifact is not ready, is gone, or belongs to another executor, generation or epoch."""
+
+    phase = "prepare"
+
+
 class CaptureError(HeteroError):
     """Recording broke a capture rule; the step is answered eagerly."""
 

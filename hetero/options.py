@@ -41,6 +41,12 @@ class RuntimeOptions:
     """Check every such step's shapes against those of a program bound from scratch (slow; for tests)."""
     max_specializations: int = 16
     """Input signatures (shapes, dtypes) that a program keeps bound; the least recently used is dropped."""
+    weight_budget_bytes: int = 0
+    """Bytes of weights that may lie on each device at a time; the rest are copied there whenever they are needed. 0: no
+    limit. No effect on the host, where weights are mapped files, and the system pages them."""
+    prefetch_nodes: int = 0
+    """How many instructions ahead a weight that does not stay on its device is copied there, as memory permits; 0:
+    right before its use."""
     frame_bytes: int = 16 << 10
     """Largest value that an iterated body keeps in one place, which it is copied to in every iteration; 0: none."""
     memo_if_bytes: int = 64 << 10
@@ -85,6 +91,8 @@ class RuntimeOptions:
             "fold_limit_bytes",
             "frame_bytes",
             "stage_bytes",
+            "weight_budget_bytes",
+            "prefetch_nodes",
             "memo_if_bytes",
         ):
             if not getattr(self, name) >= 0:  # nor NaN

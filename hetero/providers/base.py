@@ -171,6 +171,14 @@ class Provider(ABC):
         they derive from it when they bind.
         """
 
+    def upload_into(self, array: HostArray, target: Array) -> None:
+        """Have the bytes of `array` in `target` (contiguous, of its dtype and shape), in stream order: work enqueued
+        before still finds the old ones. A read-only `array` may be read as late as that; it stays as it is.
+
+        This one takes device memory for another copy meanwhile; a device that need not should do better.
+        """
+        self.copy(self.upload(array), target)()
+
     @abstractmethod
     def download(self, array: Array) -> HostArray:
         """The bytes of `array` on the host; waits for the stream. On a host provider: the array itself."""

@@ -339,6 +339,20 @@ class ProviderConformance(CaptureConformance):
         got[:] = 0
         assert same_bits(self._read(provider, array), sample(4))
 
+    def test_what_is_uploaded_into_an_array_arrives_in_the_order_of_the_stream(
+        self, provider: Provider
+    ) -> None:
+        target = provider.empty(TensorSpec(F32, (4,)))
+        call, (y,) = bound(provider, operation("Scale"), target)
+        changing, other = sample(4).copy(), sample(4, seed=1)
+        other.flags.writeable = False
+        provider.upload_into(changing, target)
+        changing[:] = 0
+        call()
+        provider.upload_into(other, target)
+        assert same_bits(self._read(provider, y), sample(4) * np.float32(2))
+        assert same_bits(self._read(provider, target), other)
+
     # -- the rest ------------------------------------------------------------------------------------------------
     def test_stats_has_the_contracts_counters(self, provider: Provider) -> None:
         compute(provider, operation("Scale"), sample(4))

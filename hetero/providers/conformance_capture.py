@@ -28,6 +28,7 @@ _FORBIDDEN: dict[str, Callable[[Provider, Array, Any], object]] = {
     "empty": lambda p, x, buffer: p.empty(_SPEC),
     "upload": lambda p, x, buffer: p.upload(sample(3)),
     "download": lambda p, x, buffer: p.download(x),
+    "upload_into": lambda p, x, buffer: p.upload_into(sample(3), x),
     "synchronize": lambda p, x, buffer: p.synchronize(),
     "run": lambda p, x, buffer: p.run(p.compile(operation("Positive"), [_SPEC]), [x]),
     "begin_capture": lambda p, x, buffer: p.begin_capture("other", "primary"),

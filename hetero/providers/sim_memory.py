@@ -184,6 +184,18 @@ class DeviceMemory:
             target.constant_at = self._stream.position
         return target
 
+    def fill(self, target: SimArray, array: HostArray) -> None:
+        """The bytes of `array` as they are now, in `target` once the stream got so far."""
+        if target.constant_at is not None:
+            raise DeviceError("the target is a constant, and would be written", device=self.device)
+        source = array if not array.flags.writeable else array.copy()
+        owner = target.owner  # alive until then
+
+        def write(owner: Owner = owner) -> None:
+            target._inner[...] = source
+
+        self._stream.enqueue(write)
+
     def get(self, array: SimArray) -> HostArray:
         """A copy on the host of the bytes there are; the caller has waited for the stream."""
         return array._inner.copy(order="C")

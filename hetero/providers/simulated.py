@@ -213,6 +213,18 @@ class SimulatedProvider(Provider):
         self._pass_link("upload", array.nbytes)
         return target
 
+    def upload_into(self, array: HostArray, target: Array) -> None:
+        """As the contract says, without memory of its own. Raises: DeviceError where dtype or shape differ."""
+        if self._captures.recording:
+            self._captures.refuse("upload")
+        there = self._memory.mine(target, "the target")
+        if there.spec != TensorSpec(array.dtype, array.shape):
+            self._fail(f"{TensorSpec(array.dtype, array.shape)} does not fit a target of {there.spec}")
+        self._stream.check_live((there.owner,))
+        self._faults.at("upload")
+        self._memory.fill(there, array)
+        self._pass_link("upload", array.nbytes)
+
     def download(self, array: Array) -> HostArray:
         if self._captures.recording:
             self._captures.refuse("download")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from hetero.errors import HeteroError
 from hetero.kernels.base import Call, Compiled, KernelDef
 from hetero.kernels.quiet import bare
 from hetero.program.program import NO_SLOT, Dispatch, Instruction
@@ -32,6 +33,10 @@ from hetero.types import ABSENT, Array, Spec, TensorSpec
 
 if TYPE_CHECKING:
     from hetero.runtime.runner import Runner
+
+
+class WaitsForWeightsError(HeteroError):
+    """Binding would upload a weight, before anything runs."""
 
 
 class Builder:
@@ -69,8 +74,12 @@ class Builder:
         section = self.section
         while self.at < len(instructions):
             instruction, start = instructions[self.at], self.at
-            first, self._taken, self._in_place = len(section.calls), [], {}
+            self._taken, self._in_place = [], {}
             with located(instruction, self.provider):
+                # not the instruction's own calls: these stay if it is bound anew
+                for fetch in self.runner.context.device_weights.ahead((self.runner, start)):
+                    self._step(fetch, SeamReason.WEIGHT_PAGED)
+                first = len(section.calls)
                 stop = bind_run(self, self.runner.runs[start]) if start in self.runner.runs else start
                 if stop == start:
                     section.tail = self._instruction(instruction, self.runner.analysis.kernels[start])
@@ -90,9 +99,14 @@ class Builder:
         slots = self.live.slots
         operands = [NOTHING if s == NO_SLOT else slots[s] for s in instruction.inputs]
         if instruction.dispatch is Dispatch.CONTROL:
-            ends = self._ends(instruction, operands)  # uploads constants, which the bodies then share
+            flow = self.runner.control_flow(self.at, operands)
+            if not self.provider.is_host:  # bodies have constants of their own, uploaded where they use them
+                own = flow.n_inputs
+                operands[own:] = [
+                    NOTHING if k in flow.constants else o for k, o in enumerate(operands[own:], own)
+                ]
             self.section.tail_reason = SeamReason.HOST_CONTROL_FLOW
-            return control_tail(self.runner.control_flow(self.at, operands), *ends)
+            return control_tail(flow, *self._ends(instruction, operands))
         if self.at in self.runner.appended and self._append(instruction, operands):
             return None
         folded = fold(self.runner, self.at, definition, operands)
@@ -152,9 +166,20 @@ class Builder:
     # -- operands ------------------------------------------------------------------------------------------------
     def _array(self, operand: Slot) -> Array | None:
         """The stable array of an operand on this provider (uploads a host value at its first use there)."""
-        if operand.array is None and operand.value is not None:
+        if operand.array is not None or operand.value is None:
+            return operand.array
+        if operand.kind is not Kind.CONSTANT:
             operand.array = self.provider.upload(operand.value)
-        return operand.array
+            return operand.array
+        weights = self.runner.context.device_weights
+        if self.runner.preparing and not weights.is_here(operand.value):
+            raise WaitsForWeightsError("a weight comes to its device with the first run", phase="prepare")
+        array, fetch = weights.place(operand.value)
+        if fetch is None:
+            operand.array = array
+        else:  # asked for again at each use
+            self._step(fetch, SeamReason.WEIGHT_PAGED)
+        return array
 
     def _gather(self, instruction: Instruction, operands: Sequence[Slot]) -> Gather:
         fixed = [None if o.volatile else self._array(o) for o in operands]
@@ -178,6 +203,8 @@ class Builder:
             return True
         if escapes and base.kind in (Kind.OWNED, Kind.VIEW, Kind.BORROWED):
             return False  # the arena will reuse the memory under it, or the next iteration
+        if base.array is None and self.runner.context.device_weights.is_paged(base.value):
+            return False  # other weights take turns in that memory
         views = self.provider.view(compiled, [self._array(base), *[None] * (len(operands) - 1)])
         if views is None:
             return False

@@ -21,12 +21,15 @@ from hetero.providers.base import Provider, ProviderConfig
 from hetero.providers.registry import create
 from hetero.runtime.assignment import Assignment, Task
 from hetero.runtime.child_states import ChildStates
+from hetero.runtime.context import artifacts_of
 from hetero.runtime.elements import Element
+from hetero.runtime.expert_banks import ExpertBank, expert_banks, summary
 from hetero.runtime.extensions import Extensions
 from hetero.runtime.kernel_cache import KernelCache
 from hetero.runtime.pins import Binding, Pins, pins_of
 from hetero.runtime.runner import Context, Runner
 from hetero.runtime.state import Resident, StateChange, StateSpec
+from hetero.runtime.weight_uses import weight_uses
 from hetero.trace import Span
 from hetero.types import HostArray, MapValue, SequenceValue
 
@@ -46,6 +49,8 @@ class ChildExecutor:
         self._host = provider if provider.is_host else create(ProviderConfig("cpu"))
         self._lock = threading.RLock()
         self._extensions = Extensions(provider)
+        self._artifacts = artifacts_of(provider)
+        self._banks: dict[str, ExpertBank] | None = None
         self._context: Context | None = None
         self._tasks: dict[int, Task] = {}
         self._runners: dict[int, Runner] = {}
@@ -77,11 +82,24 @@ class ChildExecutor:
             kernels = KernelCache(self.options.kernel_cache_size)
             self._extensions.prepare(task.program for task in assignment.tasks.values())
             context = Context(
-                self.provider, self._host, self.options, kernels, weights, extensions=self._extensions
+                self.provider,
+                self._host,
+                self.options,
+                kernels,
+                weights,
+                extensions=self._extensions,
+                artifacts=self._artifacts,
             )
             runners = {k: Runner(task.program, context) for k, task in assignment.tasks.items()}
-            self._drop_programs()
+            if self.options.weight_budget_bytes and not self.provider.is_host:
+                with np.errstate(all="ignore"), limited(self._value_bytes):
+                    context.device_weights.plan(weight_uses(runners.values()))
+            if self._context is not None:
+                self._drop_programs()
+                for artifacts in self._artifacts:
+                    artifacts.advance()
             self._context, self._tasks, self._runners = context, dict(assignment.tasks), runners
+            self._banks = None
             with np.errstate(all="ignore"), limited(self._value_bytes):
                 for runner in runners.values():
                     runner.prepare()
@@ -241,6 +259,14 @@ class ChildExecutor:
         with suppress(HeteroError):  # the step has its error already
             self.provider.synchronize()
 
+    def expert_banks(self) -> dict[str, ExpertBank]:
+        """The expert banks among the weights here, with each expert's bytes or why they cannot be told apart."""
+        with self._lock:
+            if self._banks is None:
+                weights = {} if self._context is None else self._context.weights
+                self._banks = expert_banks([t.program for t in self._tasks.values()], weights)
+            return self._banks
+
     def take_spans(self) -> list[Span]:
         """The spans recorded since the last call."""
         with self._lock:
@@ -267,6 +293,10 @@ class ChildExecutor:
                 out |= dataclasses.asdict(context.statistics)
                 out["kernel_hits"] = context.kernels.hits
                 out["kernel_misses"] = context.kernels.misses
+                out["weights"] = context.device_weights.statistics()
+                out["weights"]["expert_banks"] = summary(self.expert_banks())
+                graphs, uploaded = self._artifacts
+                out["artifacts"] = {"graphs": graphs.statistics(), "weights": uploaded.statistics()}
                 out["graph_slots"] = {name: s.statistics() for name, s in context.graph_slots.items()}
                 out |= self._states.statistics()
                 out["arena_bytes"] = sum(a.nbytes for a in context.arenas)
@@ -283,7 +313,10 @@ class ChildExecutor:
         self._runners, self._tasks = {}, {}
         self._states.clear()
         self._pins.clear()
+        self._banks = None
         self._steps.clear()
+        if self._context is not None:
+            self._context.device_weights.close()
         self._context = None
 
     def close(self) -> None:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from hetero.options import RuntimeOptions
 from hetero.providers.base import Provider
 from hetero.runtime.arena import Arena
+from hetero.runtime.artifacts import Artifacts
 from hetero.runtime.capture.graph_slots import GraphSlot
 from hetero.runtime.capture.recorder import Recorder
 from hetero.runtime.extensions import Extensions
 from hetero.runtime.kernel_cache import KernelCache
 from hetero.runtime.op_trace import OpTrace
 from hetero.runtime.slots import Kind, Slot
+from hetero.runtime.weights import DeviceWeights
 from hetero.types import HostArray, TensorSpec
 
 
@@ -51,6 +54,15 @@ class Statistics:
     """Runs of a Scan of one iteration without slicing and stacking."""
 
 
+_executors = itertools.count(1)
+
+
+def artifacts_of(provider: Provider) -> tuple[Artifacts, Artifacts]:
+    """The captured graphs and the weights of a new executor, which no other of this process shares."""
+    executor = next(_executors)
+    return Artifacts(provider.name, executor), Artifacts(provider.name, executor)
+
+
 @dataclass(slots=True)
 class Context:
     """What all programs of one child share. `host` computes shape arithmetic; it is `provider` where that is a host."""
@@ -64,6 +76,9 @@ class Context:
     arenas: list[Arena] = field(default_factory=list)
     constants: dict[str, Slot] = field(default_factory=dict)
     extensions: Extensions | None = None
+    artifacts: tuple[Artifacts, Artifacts] | None = None
+    """The child's own (`artifacts_of`); without, this context's."""
+    device_weights: DeviceWeights = field(init=False)
     recorder: Recorder = field(init=False)
     ops: OpTrace | None = field(init=False)
     graph_slots: dict[str, GraphSlot] = field(default_factory=dict)
@@ -71,7 +86,9 @@ class Context:
     """The one that the run under way drives; None while nothing is captured."""
 
     def __post_init__(self) -> None:
-        self.recorder = Recorder(self.provider, object())
+        graphs, weights = self.artifacts or artifacts_of(self.provider)
+        self.recorder = Recorder(self.provider, graphs)
+        self.device_weights = DeviceWeights(self.provider, self.options, weights)
         self.ops = OpTrace(self.provider) if self.options.trace_ops else None
 
     def drive(self, name: str) -> None:
@@ -88,7 +105,7 @@ class Context:
         return self.arenas[depth]
 
     def weight(self, name: str) -> Slot:
-        """The constant slot of an initializer, one for all programs, so that its device copy is shared too."""
+        """The constant slot of an initializer, one for all programs."""
         slot = self.constants.get(name)
         if slot is None:
             value = self.weights[name]

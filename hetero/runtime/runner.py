@@ -22,6 +22,7 @@ from hetero.kernels.tape_ops import LOWERINGS
 from hetero.program.program import NO_SLOT, Dispatch, Program
 from hetero.providers.base import Provider
 from hetero.runtime.analysis import analyse, escaping_from
+from hetero.runtime.artifacts import COMPLETE, Artifact
 from hetero.runtime.builder import Builder
 from hetero.runtime.capture.captured import Captured
 from hetero.runtime.capture.graph_slots import GraphSlot
@@ -115,6 +116,7 @@ class Runner:
         """Output slot -> the state that its value becomes."""
         self.appended: dict[int, tuple[int, State]] = {}
         """Instruction -> its operand that is appended to a state, and that state."""
+        self.preparing = False
         self._on_host: dict[int, bool] = {}
         self._types: dict[int, ValueType | None] = {
             p.slot: p.type for p in (*program.inputs, *program.constants)
@@ -221,7 +223,8 @@ class Runner:
 
     # -- running -------------------------------------------------------------------------------------------------
     def prepare(self) -> None:
-        """Bind now, without a call, where the declared inputs fix every shape up to the first that depends on data.
+        """Bind now, without a call, where the declared inputs fix every shape up to the first that depends on data. On
+        a device, only what needs no weight: those are uploaded when something runs.
 
         What cannot be bound is left to the first run, whose error then belongs to a step.
         """
@@ -229,8 +232,12 @@ class Runner:
         if self._value_inputs or None in specs:
             return
         key = tuple(s for s in specs if s is not None)
-        with suppress(HeteroError):
-            self._keep(self._roots, (key, ()), self._build(0, self._entry(key), None, ()))
+        self.preparing = True
+        try:
+            with suppress(HeteroError):
+                self._keep(self._roots, (key, ()), self._build(0, self._entry(key), None, ()))
+        finally:
+            self.preparing = False
 
     def run(self, inputs: Sequence[Any], pins: Pins | None = None) -> list[Any]:
         """Outputs for inputs, both in the program's order: arrays of the provider (or host arrays, which a device
@@ -424,9 +431,10 @@ class Runner:
         self.statistics.sections_reused += 1
         slot = self.context.graph_slot
         captured = section.captured.get(slot.name) if slot is not None else None
-        if slot is not None and captured is None:
+        if slot is not None and (captured is None or captured.artifact.state is not COMPLETE):
             captured = section.captured[slot.name] = self._record(section, slot)
         steps: list[Call]
+        lease: Artifact | None = None
         if self.context.ops is not None:
             steps = [
                 partial(self.context.ops.call, self.program, section, k, captured)
@@ -436,11 +444,13 @@ class Runner:
             steps = section.calls
         elif captured.tokens:
             slot.replays += 1
-            steps = captured.steps
+            steps, lease = captured.steps, captured.artifact
         else:  # all seams
             slot.eager_runs += 1
             steps = section.calls
         done = iter(steps)
+        if lease is not None:
+            lease.take()
         try:
             deque(map(operator.call, done), maxlen=0)  # a loop in C: a quarter faster than a for statement
         except Exception as error:
@@ -449,6 +459,9 @@ class Runner:
                 at = captured.firsts[at]
             ours = locate(error, self.program.instructions[section.nodes[at]], self.provider)
             raise ours from ours.__cause__
+        finally:
+            if lease is not None:
+                lease.end()
 
     def _record(self, section: Section, slot: GraphSlot) -> Captured:
         return self.context.recorder.record(
@@ -527,7 +540,9 @@ class Runner:
             return self.program.outputs[output].slot, None, False
         if slot.kind in (Kind.CONSTANT, Kind.KNOWN):
             if self.depth and not self.provider.is_host:  # what encloses the body computes with it
-                if slot.array is None and slot.value is not None:
+                if slot.array is None and slot.value is not None and slot.kind is Kind.CONSTANT:
+                    slot.array = self.context.device_weights.resident(slot.value)
+                elif slot.array is None and slot.value is not None:
                     slot.array = self.provider.upload(slot.value)
                 return NO_SLOT, slot.array, False
             value = slot.array if slot.value is None else slot.value
@@ -548,7 +563,12 @@ class Runner:
         return value.copy() if isinstance(value, np.ndarray) else contiguous_copy(self.provider, value)
 
     def drop_sections(self) -> None:
-        """Drop every section and give its buffers back."""
+        """Drop every section and give its buffers back; of what was recorded before, nothing is replayed any more."""
+        if self._roots:
+            self.context.recorder.artifacts.advance()
+        self._close_sections()
+
+    def _close_sections(self) -> None:
         self._drives.clear()
         for section in self._roots.values():
             section.close()
@@ -556,7 +576,7 @@ class Runner:
 
     def close(self) -> None:
         """Drop every section and give their buffers back."""
-        self.drop_sections()
+        self._close_sections()
         for flow in self._flows.values():
             flow.close()
 

@@ -148,10 +148,22 @@ def test_nothing_can_write_a_constant(sim: SimulatedProvider) -> None:
             sim.bind(compiled, [y], [target], None)
         with pytest.raises(DeviceError, match="target is a constant"):
             sim.copy(y, target)
+        with pytest.raises(DeviceError, match="target is a constant"):
+            sim.upload_into(sample(4), target)
     sim.bind(replace(compiled, bind=bind), [x], [y], None)()
     with pytest.raises(KernelError, match="read-only"):
         sim.synchronize()
     assert same_bits(sim.download(x), sample(4))
+
+
+def test_uploading_into_an_array_takes_no_memory_and_wants_its_form(sim: SimulatedProvider) -> None:
+    target = sim.empty(SPEC)
+    before = sim.stats()
+    sim.upload_into(sample(4), target)
+    assert sim.stats()["live_bytes"] == before["live_bytes"]
+    assert sim.stats()["uploads"] == before["uploads"] + 1
+    with pytest.raises(DeviceError, match=r"float32\[3\] does not fit a target of float32\[4\]"):
+        sim.upload_into(sample(3), target)
 
 
 def test_operands_must_be_what_the_compiled_kernel_asks_for(sim: SimulatedProvider) -> None:

@@ -23,6 +23,8 @@ class SeamReason(StrEnum):
     """The kernel says that it must not be recorded."""
     GROWING_SYMBOL = "growing-symbol"
     """An operand or a result grows from step to step."""
+    WEIGHT_PAGED = "weight-paged"
+    """A weight that the budget leaves no room for is copied to its device for the calls that follow."""
     RECORDING_FAILED = "recording-failed"
     """An operator of this type broke a recording, and is kept out of them since."""
     TOO_SHORT = "too-short"

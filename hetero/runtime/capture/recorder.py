@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 from hetero.errors import CaptureError, HeteroError
@@ -11,6 +11,7 @@ from hetero.kernels.base import Call
 from hetero.program.operation import Operation
 from hetero.program.program import Instruction
 from hetero.providers.base import CaptureToken, Provider
+from hetero.runtime.artifacts import Artifacts
 from hetero.runtime.capture.captured import Captured
 from hetero.runtime.capture.graph_slots import GraphSlot
 from hetero.runtime.capture.reasons import SeamReason
@@ -27,14 +28,16 @@ class _BrokenError(Exception):
 
 
 class Recorder:
-    """Records sections of one child. `owner` is the child's: no other child reaches its graphs.
+    """Records sections of one child. Each recording is one of its `artifacts`, under whose executor the provider keeps
+    the graphs: no other child reaches them.
 
     Memory is stable already where a recording starts: nothing is allocated or freed while it is open.
     """
 
-    def __init__(self, provider: Provider, owner: Hashable) -> None:
+    def __init__(self, provider: Provider, artifacts: Artifacts) -> None:
         self._provider = provider
-        self._owner = owner
+        self.artifacts = artifacts
+        self._owner = artifacts.identity.executor
         self._serial = itertools.count()
 
     def record(
@@ -54,19 +57,21 @@ class Recorder:
 
         while True:
             pieces = cut(seams, barred, self._provider.shortest_segment)
-            captured = Captured(slot, pieces, self._provider.discard_capture)
+            captured = Captured(slot, pieces, self._provider.discard_capture, self.artifacts)
+            identity = captured.artifact.identity
             try:
                 for piece in pieces:
                     self._piece(slot, captured, piece, calls, [instructions[n].op for n in nodes])
             except _BrokenError as broken:
-                self._give_up(captured)
+                self._give_up(captured, str(broken))
                 slot.failed_recordings += 1
                 op = instructions[nodes[broken.at]].op
                 slot.quarantine[op.id] = str(broken.cause)
                 continue
-            except BaseException:
-                self._give_up(captured)
+            except BaseException as error:
+                self._give_up(captured, str(error))
                 raise
+            self.artifacts.complete(captured.artifact, identity)
             slot.recordings += 1
             slot.segments += len(captured.tokens)
             slot.captured_calls += sum(len(p) for p in pieces if p.reason is None)
@@ -75,8 +80,9 @@ class Recorder:
                     slot.seams[piece.reason] += len(piece)
             return captured
 
-    def _give_up(self, captured: Captured) -> None:
+    def _give_up(self, captured: Captured, reason: str) -> None:
         captured.steps.clear()  # never replayed, so not retired either
+        self.artifacts.fail(captured.artifact, captured.artifact.identity, reason)
         captured.discard()
 
     def _piece(
