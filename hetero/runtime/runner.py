@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import operator
 import sys
 from collections import OrderedDict, deque
@@ -285,6 +286,9 @@ class Runner:
         if drive.steady <= STEADY_STEPS or drive.off or not self.options.decode_memo:
             return None
         old, section = drive.last
+        if self._driven_by_another(section, drive):
+            self.statistics.memo_ineligible += 1
+            return None
         regrowth = Regrowth(self, section)
         if not regrowth.to(self._entry_of(key, inputs)):
             drive.off = regrowth.mostly
@@ -296,6 +300,14 @@ class Runner:
         if self.options.verify_decode_memo:
             self._verify(section, key, inputs)
         return section
+
+    def _driven_by_another(self, section: Section, drive: Drive) -> bool:
+        """Whether another graph slot ran `section` last, or has captured it: it finds it there as it left it."""
+        slot = self.context.graph_slot
+        own = "" if slot is None else slot.name
+        return any(name != own for name in section.captured) or any(
+            d is not drive and d.last is not None and d.last[1] is section for d in self._drives.values()
+        )
 
     def _verify(self, section: Section, key: Signature, inputs: Sequence[Any]) -> None:
         """Raises: ProgramError where a program bound from scratch has other shapes."""
@@ -446,9 +458,12 @@ class Runner:
             raise ours from ours.__cause__
 
     def _record(self, section: Section, slot: GraphSlot) -> Captured:
-        return self.context.recorder.record(
+        captured = self.context.recorder.record(
             slot, section.calls, section.nodes, section.seams, self.program.instructions
         )
+        if section.tail_reason is not None:
+            slot.seams[section.tail_reason] += 1
+        return captured
 
     def _build(
         self,
@@ -485,12 +500,20 @@ class Runner:
     def _keep(self, cache: OrderedDict[Any, Section], key: Any, section: Section) -> None:
         cache[key] = section
         if len(cache) > self._limit:
-            evicted = cache.popitem(last=False)[1]  # never the one that was used last
+            evicted = cache.pop(self._least_wanted(cache))
             for drive in self._drives.values():
                 if drive.last is not None and drive.last[1] is evicted:
                     drive.last = None
             evicted.close()
             self.statistics.sections_evicted += 1
+
+    def _least_wanted(self, cache: OrderedDict[Any, Section]) -> Any:
+        """The key that was used longest ago (never the last one), of those that no other graph slot stands on."""
+        own = self._drive()
+        kept = {id(d.last[1]) for d in self._drives.values() if d is not own and d.last is not None}
+        oldest = itertools.islice(cache.items(), len(cache) - 1)
+        free = (key for key, section in oldest if id(section) not in kept)
+        return next(free, next(iter(cache)))
 
     def _watch_values(self) -> None:
         """Stop keying on input values that differ in every run: shapes are then computed as data.
