@@ -29,6 +29,7 @@ from hetero.runtime.decode_memo import STEADY_STEPS, Drive, Regrowth
 from hetero.runtime.elements import arrived, deferred
 from hetero.runtime.frames import Frames, Iteration, escaping_outputs
 from hetero.runtime.fusion import Fused, fuse
+from hetero.runtime.memory_plan import MemoryPlan, memory_plan
 from hetero.runtime.operands import contiguous_copy
 from hetero.runtime.pins import Pins
 from hetero.runtime.section import Key, Result, Section, locate, value_spec
@@ -564,6 +565,15 @@ class Runner:
 
     def _copied(self, value: Any) -> Any:
         return value.copy() if isinstance(value, np.ndarray) else contiguous_copy(self.provider, value)
+
+    def memory_plan(self) -> MemoryPlan | None:
+        """The memory plan of shapes that were run lately; None where nothing is bound."""
+        if not self._roots:
+            return None
+        path = [next(reversed(self._roots.values()))]
+        while path[-1].next:
+            path.append(next(reversed(path[-1].next.values())))
+        return memory_plan(self.program, path)
 
     def drop_sections(self) -> None:
         """Drop every section and give its buffers back."""

@@ -58,6 +58,8 @@ class Section:
     nodes: list[int] = field(default_factory=list)
     seams: list[SeamReason | None] = field(default_factory=list)
     records: list[Record] = field(default_factory=list)
+    buffers: dict[int, Buffer] = field(default_factory=dict)
+    """Slot -> the arena's buffer that its value lies in, of the values made here."""
     captured: dict[str, Captured] = field(default_factory=dict)
     """By graph slot."""
     tail: Tail | None = None
