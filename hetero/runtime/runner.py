@@ -428,11 +428,11 @@ class Runner:
         return following
 
     def _call(self, section: Section) -> None:
-        """Run a section that was built before: record it for this graph slot, then and later replay it."""
+        """Run a section that was built before: once it is warm, record it for this graph slot and replay it."""
         self.statistics.sections_reused += 1
         slot = self.context.graph_slot
         captured = section.captured.get(slot.name) if slot is not None else None
-        if slot is not None and captured is None:
+        if slot is not None and captured is None and section.warm:
             captured = section.captured[slot.name] = self._record(section, slot)
         steps: list[Call]
         if self.context.ops is not None:
@@ -440,12 +440,12 @@ class Runner:
                 partial(self.context.ops.call, self.program, section, k, captured)
                 for k in range(len(section.calls))
             ]
-        elif slot is None or captured is None:
+        elif slot is None:
             steps = section.calls
-        elif captured.tokens:
+        elif captured is not None and captured.tokens:
             slot.replays += 1
             steps = captured.steps
-        else:  # all seams
+        else:  # cold, or all seams
             slot.eager_runs += 1
             steps = section.calls
         done = iter(steps)
@@ -457,6 +457,7 @@ class Runner:
                 at = captured.firsts[at]
             ours = locate(error, self.program.instructions[section.nodes[at]], self.provider)
             raise ours from ours.__cause__
+        section.warm = True
 
     def _record(self, section: Section, slot: GraphSlot) -> Captured:
         captured = self.context.recorder.record(
@@ -489,11 +490,12 @@ class Runner:
                 if inputs is not None:
                     self._load(builder.section, inputs)
             section = builder.build()
+            section.warm = call
         except BaseException:
             lease.close()
             raise
         self.statistics.sections_built += 1
-        if self.context.graph_slot is not None:
+        if call and self.context.graph_slot is not None:
             self.context.graph_slot.eager_runs += 1
         self.statistics.peak_live_bytes = max(self.statistics.peak_live_bytes, lease.peak_bytes)
         return section

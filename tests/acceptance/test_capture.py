@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 import onnx.parser
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 import hetero
 from hetero import HeterogeneousExecutor, RuntimeOptions
@@ -21,6 +23,9 @@ from hetero.kernels.base import Call
 from hetero.program.operation import Operation
 from hetero.providers.base import ProviderConfig
 from hetero.providers.simulated import SimulatedProvider
+from tests.acceptance.graphs import rich_models
+from tests.dealing import shuffled
+from tests.properties.graphs import N, RandomModel
 
 HEAD = '<ir_version: 9, opset_import: ["": 18, "local": 1]>\n'
 MIXED: list[Any] = [("sim:0", {"except_ops": ["Exp"]}), "cpu"]
@@ -339,3 +344,47 @@ def test_eight_threads_on_one_executor_get_what_one_thread_gets(providers: list[
         assert wrong == []
         for name in ("primary", "verify"):
             assert sum(s["replays"] for s in slots(ex, name).values()) > 100
+
+
+# -- anything --------------------------------------------------------------------------------------------------------
+STEPS = st.lists(
+    st.tuples(st.sampled_from(["primary", "verify", "mine"]), st.sampled_from([1, 2, 3]), st.integers(1, 4)),
+    min_size=2,
+    max_size=8,
+)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    rich_models(max_steps=8), STEPS, st.booleans(), st.sampled_from([0, 64 << 10]), st.sampled_from([2, 16])
+)
+def test_graph_slots_that_take_turns_with_shapes_that_come_and_go_give_the_bits_of_eager_steps(
+    model: RandomModel, steps: list[tuple[str, int, int]], split: bool, stage_bytes: int, kept: int
+) -> None:
+    providers: list[Any] = shuffled(model.proto) if split else ["cpu"]
+    options = RuntimeOptions(stage_bytes=stage_bytes, max_specializations=kept, verify_decode_memo=True)
+    plain = RuntimeOptions(capture=False, decode_memo=False)
+    with (
+        HeterogeneousExecutor(model.proto, providers, children="inline", options=options) as ex,
+        HeterogeneousExecutor(model.proto, ["cpu"], children="inline", options=plain) as eager,
+    ):
+        batch: dict[str, int] = {}
+        returned: list[tuple[dict[str, Any], dict[str, bytes]]] = []
+        mine: dict[tuple[str, int], np.ndarray] = {}
+        for seed, (slot, start, repeats) in enumerate(steps):
+            for k in range(repeats):
+                # a slot grows from where it stood, or begins again
+                batch[slot] = start if start < 3 else batch.get(slot, 0) + 1
+                n, draw = batch[slot], np.random.default_rng(seed * 10 + k)
+                feeds = {}
+                for name in ("x", "y", "unused"):
+                    feeds[name] = mine.setdefault((name, n), np.empty((n, N, N), np.float32))
+                    feeds[name][...] = draw.standard_normal((n, N, N))
+                got = ex.run(feeds, graph_slot=slot)
+                assert bits(got) == bits(eager.run(feeds)), (slot, n)
+                # what only rearranges a feed may share its memory
+                own = {
+                    o: v for o, v in got.items() if not any(np.shares_memory(v, f) for f in feeds.values())
+                }
+                returned.append((own, bits(own)))
+        assert all(bits(outputs) == before for outputs, before in returned)

@@ -11,11 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hetero.errors import HeteroError, KernelError
+from hetero.errors import CaptureError, HeteroError, KernelError
 from hetero.kernels.base import Call
 from hetero.program.operation import Operation
 from hetero.providers.base import Provider, ProviderConfig
 from hetero.providers.cpu import CpuProvider
+from hetero.providers.registry import resolve
 from hetero.providers.simulated import SimulatedProvider
 from hetero.runtime.capture.graph_slots import GraphSlot
 from hetero.runtime.capture.reasons import SeamReason
@@ -102,6 +103,19 @@ def test_the_first_run_is_eager_the_second_records_and_later_ones_replay(provide
     r.runner.close()
     assert r.provider.stats()["graphs"] == 0
     assert slot_of(r).retired == 1
+
+
+@everywhere
+def test_what_was_bound_before_it_ever_ran_is_warmed_up_before_it_is_recorded(provider: str) -> None:
+    text = model(chain("x", "y"), "float[3, 4] x")
+    r, eager = rig(text, provider), rig(text, provider, capture=False)
+    r.runner.prepare()
+    assert r.runner.statistics.sections_built == 1
+    seen = []
+    for seed in range(3):
+        assert bits(r(x(seed))) == bits(eager(x(seed)))
+        seen.append((slot_of(r).recordings, slot_of(r).replays))
+    assert seen == [(0, 0), (1, 1), (1, 2)]
 
 
 @everywhere
@@ -326,6 +340,37 @@ def test_growth_of_one_graph_slot_leaves_what_another_stands_on_as_it_is(
             assert bits(r(*feeds)) == bits(eager(*feeds)), (name, t)
     assert r.runner.statistics.memo_replayed > 0
     assert r.runner.statistics.memo_ineligible > 0
+
+
+# -- ownership -------------------------------------------------------------------------------------------------------
+@everywhere
+def test_two_children_of_one_provider_never_meet_each_others_graphs(provider: str) -> None:
+    (shared,) = resolve([provider])
+    text = model(chain("x", "y"))
+    a, b, eager = rig(text, shared), rig(text, shared), rig(text, provider, capture=False)
+    for seed in range(4):
+        assert bits(a(x(seed))) == bits(b(x(seed))) == bits(eager(x(seed)))
+    assert shared.stats()["graphs"] == 2
+    token = next(iter(a.runner._roots.values())).captured["primary"].tokens[0]
+    a.runner.close()
+    assert shared.stats()["graphs"] == 1
+    with pytest.raises(CaptureError, match="stale"):
+        shared.launch(token)
+    assert bits(b(x(9))) == bits(eager(x(9)))
+    assert (slot_of(b).recordings, slot_of(b).replays) == (1, 4)
+
+
+@everywhere
+def test_a_shape_that_the_data_decide_is_recorded_when_it_comes_again(provider: str) -> None:
+    text = model(f"p = Relu(x) z = NonZero(p) t = Transpose<perm=[1, 0]>(z) g = GatherND(x, t) {chain('x', 'y')}",
+                 outputs="g, y")  # fmt: skip
+    r, eager = rig(text, provider), rig(text, provider, capture=False)
+    inputs = [np.where(np.arange(12).reshape(3, 4) < k, 1, -1).astype(np.float32) for k in (3, 5)]
+    for k in (0, 1, 0, 1, 0, 0, 1, 1):
+        feeds = inputs[k] * np.float32(k + 2)
+        assert bits(r(feeds)) == bits(eager(feeds))
+    assert r.runner.statistics.sections_built == 3, "before NonZero, and after it for each of two counts"
+    assert slot_of(r).retired == 0
 
 
 # -- quarantine ------------------------------------------------------------------------------------------------------
