@@ -346,6 +346,71 @@ def test_eight_threads_on_one_executor_get_what_one_thread_gets(providers: list[
             assert sum(s["replays"] for s in slots(ex, name).values()) > 100
 
 
+# -- state -----------------------------------------------------------------------------------------------------------
+DECODER = text(
+    f"{chain('x', 'q', 'p')} present = Concat<axis=0>(past, q) t = Transpose<perm=[1, 0]>(present)"
+    f" scores = MatMul(q, t) p = Softmax<axis=-1>(scores) m = MatMul(p, present) e = Exp(p)"
+    f" s = ReduceSum<keepdims=0>(e) n = Tanh(m) b = Add(n, s) {chain('b', 'y', 'r')}",
+    "float[past_rows, 4] past, float[rows, 4] x",
+    "float[rows, 4] y, float[all_rows, 4] present",
+)
+ACTS = st.lists(
+    st.one_of(
+        st.tuples(st.sampled_from(["primary", "verify"]), st.integers(1, 3), st.integers(1, 6)),
+        st.tuples(st.just("rewind"), st.integers(0, 4), st.just(0)),
+        st.tuples(st.just("reset"), st.just(0), st.just(0)),
+    ),
+    min_size=2,
+    max_size=10,
+)
+
+
+@everywhere
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(acts=ACTS, capacity=st.sampled_from([None, 64]))
+def test_decoding_and_verifying_over_one_state_give_the_bits_of_eager_steps(
+    providers: list[Any], acts: list[tuple[str, int, int]], capacity: int | None
+) -> None:
+    with (
+        executor(DECODER, providers, verify_decode_memo=True) as ex,
+        executor(DECODER, capture=False, decode_memo=False) as eager,
+    ):
+        for each in (ex, eager):
+            each.bind_state({"past": "present"}, capacity=capacity)
+        seed = 0
+        for act, rows, repeats in acts:
+            if act == "reset":
+                ex.reset_state()
+                eager.reset_state()
+                continue
+            if act == "rewind":
+                length = max(0, ex.state_length() - rows)
+                ex.rewind_state(length)
+                eager.rewind_state(length)
+                continue
+            for _ in range(repeats):
+                if capacity is not None and ex.state_length() + rows > capacity:
+                    break
+                seed += 1
+                got = ex.run({"x": x(seed, rows)}, graph_slot=act)
+                assert bits(got) == bits(eager.run({"x": x(seed, rows)})), (act, rows, seed)
+        assert ex.state_length() == eager.state_length()
+        assert bits(ex.read_state()) == bits(eager.read_state())
+
+
+@everywhere
+def test_what_grows_with_a_state_is_a_seam_and_the_rest_is_replayed(providers: list[Any]) -> None:
+    with executor(DECODER, providers) as ex, executor(DECODER, capture=False) as eager:
+        for each in (ex, eager):
+            each.bind_state({"past": "present"}, capacity=32)
+        for seed in range(20):
+            assert bits(ex.run({"x": x(seed, 1)})) == bits(eager.run({"x": x(seed, 1)}))
+        found = list(slots(ex).values())
+        assert any("growing-symbol" in slot["seams"] for slot in found)
+        assert max(slot["replays"] for slot in found) >= 8
+        assert max(slot["recordings"] for slot in found) < 12
+
+
 # -- anything --------------------------------------------------------------------------------------------------------
 STEPS = st.lists(
     st.tuples(st.sampled_from(["primary", "verify", "mine"]), st.sampled_from([1, 2, 3]), st.integers(1, 4)),
