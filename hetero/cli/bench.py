@@ -183,7 +183,14 @@ def _child(before: Mapping[str, Any], after: Mapping[str, Any], name: str, steps
         "fused_calls": new["fused_calls"],
         "fused_instructions": new["fused_instructions"],
         "in_place": new["in_place"],
+        "memory_plans": new["memory_plans"],
     }
+
+
+def _reuse(plans: Mapping[int, Mapping[str, Any]]) -> str:
+    """Bytes of all partitions' values per byte held for them."""
+    used = sum(plan["used_bytes"] for plan in plans.values())
+    return f"{sum(plan['sum_bytes'] for plan in plans.values()) / used:.1f}" if used else ""
 
 
 def show(data: Mapping[str, Any], console: Console) -> None:
@@ -220,6 +227,7 @@ def show(data: Mapping[str, Any], console: Console) -> None:
         "allocated",
         "arena",
         "peak live",
+        "reuse",
         "fused calls",
     )
     rows = [
@@ -229,6 +237,7 @@ def show(data: Mapping[str, Any], console: Console) -> None:
             *(size(c[f"{k}_per_step"]) for k in ("bytes_in", "bytes_out", "device_copy_bytes")),
             f"{c['buffers_taken_per_step']:g}",
             *(size(c[k]) for k in ("allocated_peak_bytes", "arena_bytes", "arena_peak_live_bytes")),
+            _reuse(c["memory_plans"]),
             f"{c['fused_calls']} ({c['fused_instructions']} nodes)",
         )
         for name, c in data["children"].items()

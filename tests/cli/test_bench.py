@@ -47,6 +47,9 @@ def test_json_holds_times_and_counters(tmp_path: Path) -> None:
     assert cpu["bytes_in_per_step"] == cpu["bytes_out_per_step"] == 64
     assert cpu["buffers_taken_per_step"] == cpu["device_copy_bytes_per_step"] == 0
     assert 0 < cpu["arena_peak_live_bytes"] <= cpu["arena_bytes"] <= cpu["allocated_peak_bytes"]
+    (plan,) = cpu["memory_plans"].values()
+    assert plan["peak_bytes"] <= plan["used_bytes"] == cpu["arena_peak_live_bytes"]
+    assert plan["sum_bytes"] == 11 * 64
     (slot,) = found["graph_slots"]
     assert (slot["recordings"], slot["replays"]) == (1, 8)
     assert "onnxruntime" not in found
