@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import statistics
 import time
@@ -16,6 +17,7 @@ from hetero.cli.errors import reported
 from hetero.cli.running import (
     AsJson,
     Dims,
+    Fills,
     GraphSlot,
     Inputs,
     Model,
@@ -26,7 +28,7 @@ from hetero.cli.running import (
     Warmup,
     Work,
 )
-from hetero.errors import HeteroError, OptionError, ProviderError
+from hetero.errors import OptionError, ProviderError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -42,6 +44,7 @@ def bench(
     feed: Inputs = None,
     shape: Shapes = None,
     dim: Dims = None,
+    fill: Fills = None,
     steps: Steps = 50,
     warmup: Warmup = 3,
     graph_slot: GraphSlot = "primary",
@@ -58,7 +61,7 @@ def bench(
     with reported():
         if threads is not None and threads < 1:
             raise OptionError(f"--threads must be at least 1, not {threads}", operand="--threads")
-        work = Work(model, provider, feed, shape, dim, steps, warmup, graph_slot, seed)
+        work = Work(model, provider, feed, shape, dim, fill, steps, warmup, graph_slot, seed)
         data = measured(work, threads, against=against)
         if as_json:
             typer.echo(json.dumps(data, indent=2, ensure_ascii=False))
@@ -79,11 +82,12 @@ def measured(work: Work, threads: int | None = None, *, against: bool = False) -
     work.check()
     limit = nullcontext() if threads is None else threadpool_limits(threads, user_api="blas")
     with limit:
-        with work.opened(RuntimeOptions(seed=work.seed)) as (ex, values):
-            peer = onnxruntime_step(work.model, values, threads) if against else None
+        with work.opened(RuntimeOptions(seed=work.seed)) as (ex, turns):
+            peer = onnxruntime_step(work.model, turns, threads) if against else None
+            fed = itertools.cycle(turns)
 
             def step() -> None:
-                ex.run(values, graph_slot=work.graph_slot)
+                ex.run(next(fed), graph_slot=work.graph_slot)
 
             before = ex.stats()
             ours, theirs = in_turn(step, peer, work.steps)
@@ -92,7 +96,7 @@ def measured(work: Work, threads: int | None = None, *, against: bool = False) -
                 "model": ex.plan.model,
                 "steps": work.steps,
                 "threads": threads,
-                "inputs": {name: described(value) for name, value in values.items()},
+                "inputs": {name: described(value) for name, value in turns[0].items()},
                 "ms_per_step": spread_ms(ours),
                 "steps_per_s": 1 / statistics.median(ours),
                 "children": {name: _child(before, after, name, work.steps) for name in after["children"]},
@@ -141,8 +145,10 @@ def spread_ms(seconds: Sequence[float]) -> dict[str, float]:
     return {name: value * 1e3 for name, value in spread(seconds).items()}
 
 
-def onnxruntime_step(model: Path, values: Mapping[str, Any], threads: int | None) -> Callable[[], object]:
-    """A step of onnxruntime's CPU provider on the same feeds, which it has run once.
+def onnxruntime_step(
+    model: Path, turns: Sequence[Mapping[str, Any]], threads: int | None
+) -> Callable[[], object]:
+    """A step of onnxruntime's CPU provider on the same feeds, in the same turns; it has run once.
 
     Raises: ProviderError where it is not installed, or cannot run the model.
     """
@@ -157,12 +163,11 @@ def onnxruntime_step(model: Path, values: Mapping[str, Any], threads: int | None
         options.inter_op_num_threads = 1
     try:
         session = onnxruntime.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
-        session.run(None, dict(values))
-    except HeteroError:
-        raise
+        session.run(None, dict(turns[0]))
     except Exception as cause:  # onnxruntime's own exceptions have no common base
         raise ProviderError(f"onnxruntime cannot run this model: {cause}") from cause
-    return lambda: session.run(None, dict(values))
+    fed = itertools.cycle(turns)
+    return lambda: session.run(None, next(fed))
 
 
 def _child(before: Mapping[str, Any], after: Mapping[str, Any], name: str, steps: int) -> dict[str, Any]:

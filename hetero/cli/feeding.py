@@ -33,25 +33,34 @@ _NARROW_FLOATS = (ml_dtypes.bfloat16,)
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What the caller says of the inputs: files and shapes by input name, extents by symbol."""
+    """What the caller says of the inputs: files, shapes and fills by input name, extents by symbol."""
 
     files: Mapping[str, Path] = field(default_factory=dict)
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     extents: Mapping[str, int] = field(default_factory=dict)
+    fills: Mapping[str, float] = field(default_factory=dict)
+    """Every element of such an input is this number."""
 
 
-def asked(inputs: Sequence[str], shapes: Sequence[str], dims: Sequence[str]) -> Asked:
-    """Parse the options --input name=file.npy, --shape name=1x3x224 and --dim symbol=4. Raises: OptionError."""
+def asked(
+    inputs: Sequence[str], shapes: Sequence[str], dims: Sequence[str], fills: Sequence[str] = ()
+) -> Asked:
+    """Parse the options --input name=file.npy, --shape name=1x3x224, --dim symbol=4 and --fill name=16000.
+
+    Raises: OptionError.
+    """
     files = {name: Path(text) for name, text in _pairs("--input", inputs, "x=x.npy")}
     given = {
         name: tuple(_extent("--shape", name, part) for part in text.lower().split("x") if text != "scalar")
         for name, text in _pairs("--shape", shapes, "x=1x3x224x224")
     }
     extents = {name: _extent("--dim", name, text) for name, text in _pairs("--dim", dims, "batch=4")}
-    both = sorted(files.keys() & given.keys())
-    if both:
-        raise OptionError(f"--input {both[0]} and --shape {both[0]} exclude each other", operand=both[0])
-    return Asked(files, given, extents)
+    numbers = {name: _number(name, text) for name, text in _pairs("--fill", fills, "rate=16000")}
+    for option, others in (("--shape", given.keys()), ("--fill", numbers.keys())):
+        both = sorted(files.keys() & others)
+        if both:
+            raise OptionError(f"--input {both[0]} and {option} {both[0]} exclude each other", operand=both[0])
+    return Asked(files, given, extents, numbers)
 
 
 def feeds(ports: Sequence[Port], wish: Asked, seed: int) -> dict[str, Any]:
@@ -62,7 +71,7 @@ def feeds(ports: Sequence[Port], wish: Asked, seed: int) -> dict[str, Any]:
     Raises: OptionError naming the input whose shape is not known, and the option that says it; OSError.
     """
     names = [p.name for p in ports]
-    for option, known in (("--input", wish.files), ("--shape", wish.shapes)):
+    for option, known in (("--input", wish.files), ("--shape", wish.shapes), ("--fill", wish.fills)):
         for name in known:
             if name not in names:
                 raise OptionError(f"{option} {name}: the model's inputs are {names}", operand=name)
@@ -72,7 +81,10 @@ def feeds(ports: Sequence[Port], wish: Asked, seed: int) -> dict[str, Any]:
     rng = np.random.default_rng(seed)
     for port in ports:
         if port.name not in values:
-            values[port.name] = _draw(port.name, port.type, shapes.get(port.name), extents, rng)
+            drawn = _draw(port.name, port.type, shapes.get(port.name), extents, rng)
+            values[port.name] = (
+                _filled(port.name, drawn, wish.fills[port.name]) if port.name in wish.fills else drawn
+            )
     return {name: values[name] for name in names}
 
 
@@ -92,6 +104,30 @@ def _extent(option: str, name: str, text: str) -> int:
     if not (text.isascii() and text.isdecimal()):
         raise OptionError(f"{option} {name}: {text!r} is no extent (a number of 0 or more)", operand=name)
     return int(text)
+
+
+def _number(name: str, text: str) -> float:
+    try:
+        return int(text)
+    except ValueError:
+        try:
+            return float(text)
+        except ValueError as cause:
+            raise OptionError(f"--fill {name}: {text!r} is no number", operand=name) from cause
+
+
+def _filled(name: str, drawn: Any, number: float) -> HostArray:
+    """An array like `drawn`, of this number. Raises: OptionError where its dtype does not hold the number."""
+    if not isinstance(drawn, np.ndarray) or drawn.dtype == STRING:
+        raise OptionError(f"--fill {name}: the input is no array of numbers", operand=name)
+    try:
+        with np.errstate(all="ignore"):
+            one = np.asarray(number).astype(drawn.dtype)
+    except OverflowError as cause:
+        raise OptionError(f"--fill {name}: {drawn.dtype} does not hold {number}", operand=name) from cause
+    if drawn.dtype.kind in "iu" and int(one) != number:
+        raise OptionError(f"--fill {name}: {drawn.dtype} does not hold {number}", operand=name)
+    return np.full(drawn.shape, one)
 
 
 def _load(name: str, path: Path) -> HostArray:

@@ -67,7 +67,8 @@ def profile(spans: Iterable[Span], steps: int) -> dict[str, Any]:
 
 
 def own_times(spans: Iterable[Span]) -> Iterator[tuple[Span, float]]:
-    """Each span of an instruction with its seconds, less those of the spans inside it on the same track."""
+    """Each span of an instruction with its seconds, less those of the spans inside it on the same track, and
+    less what tracing these took."""
     instructions = [s for s in spans if s.category == "op"]
     instructions.sort(key=lambda s: (s.track, s.start_s, -s.end_s))
     for _, track in groupby(instructions, key=lambda s: s.track):
@@ -84,7 +85,8 @@ def _closed(around: list[list[Any]]) -> tuple[Span, float]:
     span, inside_s = around.pop()
     if around:
         around[-1][1] += span.end_s - span.start_s
-    return span, max(span.end_s - span.start_s - inside_s, 0.0)
+    tracing_s = span.args.get("tracing_s", 0.0)
+    return span, max(span.end_s - span.start_s - inside_s - tracing_s, 0.0)
 
 
 def _node(span: Span) -> tuple[Hashable, What]:

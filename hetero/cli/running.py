@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -31,6 +32,9 @@ Shapes = Annotated[
     list[str] | None, typer.Option("--shape", help="NAME=1x3x224x224 (or NAME=scalar): feed this shape.")
 ]
 Dims = Annotated[list[str] | None, typer.Option("--dim", help="SYMBOL=4: an extent of the model's inputs.")]
+Fills = Annotated[
+    list[str] | None, typer.Option("--fill", help="NAME=16000: this number for every element of an input.")
+]
 Steps = Annotated[int, typer.Option("--steps", help="Steps to measure.")]
 Warmup = Annotated[
     int, typer.Option("--warmup", help="Steps before those: the first binds, the next records.")
@@ -38,6 +42,9 @@ Warmup = Annotated[
 GraphSlot = Annotated[str, typer.Option("--graph-slot", help="Which captured graph the steps drive.")]
 Seed = Annotated[int, typer.Option("--seed", help="Of the random inputs, and of the model's own draws.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+_DRAWS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +56,7 @@ class Work:
     feed_files: list[str] | None
     shapes: list[str] | None
     dims: list[str] | None
+    fills: list[str] | None
     steps: int
     warmup: int
     graph_slot: str
@@ -64,17 +72,20 @@ class Work:
             raise OptionError(f"--seed must not be negative, but is {self.seed}", operand="--seed")
 
     @contextmanager
-    def opened(self, options: RuntimeOptions) -> Iterator[tuple[HeterogeneousExecutor, dict[str, Any]]]:
-        """An executor in this process, warmed up, and the feeds of each step; closed when the block ends."""
+    def opened(self, options: RuntimeOptions) -> Iterator[tuple[HeterogeneousExecutor, list[dict[str, Any]]]]:
+        """An executor in this process, warmed up, and what its steps are fed in turn; closed when the block ends.
+
+        Steps differ in what they are fed: results that are kept for equal inputs must not be taken for speed.
+        """
         from hetero.cli.feeding import asked, feeds
         from hetero.executor import HeterogeneousExecutor
 
         self.check()
-        wish = asked(self.feed_files or (), self.shapes or (), self.dims or ())
+        wish = asked(self.feed_files or (), self.shapes or (), self.dims or (), self.fills or ())
         names = [n for text in self.providers or () for n in text.split(",")]
         executor = HeterogeneousExecutor(self.model, names or None, children="inline", options=options)
         with executor as ex:
-            values = feeds(ex.plan.inputs, wish, self.seed)
-            for _ in range(self.warmup):
+            turns = [feeds(ex.plan.inputs, wish, self.seed + k) for k in range(_DRAWS)]
+            for values in itertools.islice(itertools.cycle(turns), self.warmup):
                 ex.run(values, graph_slot=self.graph_slot)
-            yield ex, values
+            yield ex, turns

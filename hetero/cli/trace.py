@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import cycle, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,6 +13,7 @@ from hetero.cli.errors import reported
 from hetero.cli.running import (
     AsJson,
     Dims,
+    Fills,
     GraphSlot,
     Inputs,
     Model,
@@ -34,6 +36,7 @@ def trace(
     feed: Inputs = None,
     shape: Shapes = None,
     dim: Dims = None,
+    fill: Fills = None,
     steps: Steps = 10,
     warmup: Warmup = 3,
     graph_slot: GraphSlot = "primary",
@@ -51,7 +54,7 @@ def trace(
     with reported():
         if top < 0:
             raise OptionError(f"--top must not be negative, but is {top}", operand="--top")
-        work = Work(model, provider, feed, shape, dim, steps, warmup, graph_slot, seed)
+        work = Work(model, provider, feed, shape, dim, fill, steps, warmup, graph_slot, seed)
         data = traced(work, output)
         if as_json:
             typer.echo(json.dumps(data, indent=2, ensure_ascii=False))
@@ -69,14 +72,14 @@ def traced(work: Work, output: Path | None = None) -> dict[str, Any]:
     from hetero.trace import write_chrome_trace
 
     options = RuntimeOptions(trace=True, trace_ops=True, seed=work.seed)
-    with work.opened(options) as (ex, values):
-        for _ in range(work.steps):
+    with work.opened(options) as (ex, turns):
+        for values in islice(cycle(turns), work.steps):
             ex.run(values, graph_slot=work.graph_slot)
         spans = [s for s in ex.spans() if s.step > work.warmup]
         data: dict[str, Any] = {
             "model": ex.plan.model,
             "steps": work.steps,
-            "inputs": {name: described(value) for name, value in values.items()},
+            "inputs": {name: described(value) for name, value in turns[0].items()},
             **profile(spans, work.steps),
             "graph_slots": graph_slots(ex.stats()),
         }

@@ -25,9 +25,11 @@ class OpTrace:
         self._provider = provider
         self.step = 0
         self.spans: list[Span] = []
+        self._tracing_s = 0.0
 
     def call(self, program: Program, section: Section, k: int, captured: Captured | None) -> None:
         """Make call number `k` of the section, whose segments and seams are `captured`'s."""
+        entered = time.perf_counter()
         segment, reason = _status(captured, section, k)
         record = _record(section, k)
         if record is None:  # dropping what a later instruction read last, or laying out inputs
@@ -35,13 +37,14 @@ class OpTrace:
         else:
             at, stop = record.start, record.stop
             role = "kernel" if k == record.last - 1 else "copy"
-        self._timed(section.calls[k], program, range(at, stop), section, segment, reason, role)
+        self._timed(section.calls[k], program, range(at, stop), section, segment, reason, role, entered)
 
     def tail(self, program: Program, section: Section) -> Any:
         """Run the section's tail; returns its key."""
         assert section.tail is not None, "asked of sections that have one"
-        at = range(section.stop - 1, section.stop)
-        return self._timed(section.tail, program, at, section, None, str(section.tail_reason), "kernel")
+        at, entered = range(section.stop - 1, section.stop), time.perf_counter()
+        reason = str(section.tail_reason)
+        return self._timed(section.tail, program, at, section, None, reason, "kernel", entered)
 
     def _timed(
         self,
@@ -52,8 +55,10 @@ class OpTrace:
         segment: int | None,
         reason: str | None,
         role: str,
+        entered: float,
     ) -> Any:
-        """Make a call for the instructions `at`: one, or those of a tape."""
+        """Make a call for the instructions `at`: one, or those of a tape. `entered`: when tracing it began."""
+        tracing_s = self._tracing_s
         started = time.perf_counter()
         try:
             result = call()
@@ -83,7 +88,10 @@ class OpTrace:
             if reason is not None:
                 args["reason"] = reason
             name = first.op.name or first.op.id
+            if self._tracing_s > tracing_s:  # its bodies were traced: that is not its own time
+                args["tracing_s"] = self._tracing_s - tracing_s
             self.spans.append(Span(name, self._provider.name, self.step, started, ended, "op", args))
+            self._tracing_s += started - entered + time.perf_counter() - ended
         return result
 
 

@@ -12,6 +12,8 @@ from typer.testing import CliRunner, Result
 
 from hetero.cli.bench import in_turn, spread
 from hetero.cli.main import app
+from hetero.cli.running import Work
+from hetero.options import RuntimeOptions
 from tests.cli.models import chain, products, save
 
 SPLIT = ["-p", "sim:0", "-p", "cpu"]
@@ -71,6 +73,15 @@ def test_onnxruntime_is_timed_in_turn_with_as_many_threads(tmp_path: Path) -> No
     ratio = found["onnxruntime"]["ratio"]
     assert 0 < ratio["low"] <= ratio["median"] <= ratio["high"]
     assert "ours takes" in run(products(tmp_path), "-p", "cpu", "--steps", 1, "--against-onnxruntime").output
+
+
+def test_steps_are_fed_different_numbers_but_for_what_is_given(tmp_path: Path) -> None:
+    text = "(float[4] x, float[4] c) => (float[4] y) { y = Add(x, c) }"
+    work = Work(save(tmp_path, text), ["cpu"], None, None, None, ["c=2"], 1, 1, "primary", 0)
+    with work.opened(RuntimeOptions()) as (ex, turns):
+        assert len({turn["x"].tobytes() for turn in turns}) == len(turns) > 1
+        assert all((turn["c"] == 2).all() for turn in turns)
+        assert ex.stats()["steps"] == 1
 
 
 def test_calls_alternate() -> None:

@@ -96,6 +96,7 @@ def test_a_shape_that_nobody_says_is_an_error_with_the_option_that_says_it(
         ([], [], ["batch=two"], "'two' is no extent"),
         ([], ["x=1", "x=2"], [], "given twice"),
         (["x=a.npy"], ["x=2"], [], "exclude each other"),
+        (["=a.npy"], [], [], "must be like"),
     ],
 )
 def test_options_that_cannot_be_meant_are_refused(
@@ -103,6 +104,32 @@ def test_options_that_cannot_be_meant_are_refused(
 ) -> None:
     with pytest.raises(OptionError, match=message):
         asked(inputs, shapes, dims)
+
+
+def test_a_fill_is_every_element_of_an_input() -> None:
+    ports = [port("rate", TensorType(DataType.INT64, ())), port("x", TensorType(DataType.FLOAT16, (2, 3)))]
+    values = feeds(ports, asked([], [], [], ["rate=16000", "x=-0.5"]), 0)
+    assert values["rate"] == 16000
+    assert values["rate"].dtype == np.int64
+    assert values["x"].dtype == np.float16
+    assert (values["x"] == -0.5).all()
+
+
+@pytest.mark.parametrize(
+    ("type_", "text", "message"),
+    [
+        (TensorType(DataType.INT8, ()), "x=300", "int8 does not hold 300"),
+        (TensorType(DataType.INT64, ()), "x=0.5", "int64 does not hold 0.5"),
+        (TensorType(DataType.INT32, ()), "x=nan", "int32 does not hold nan"),
+        (TensorType(DataType.STRING, ()), "x=1", "no array of numbers"),
+        (SequenceType(TensorType(DataType.FLOAT, (1,))), "x=1", "no array of numbers"),
+        (TensorType(DataType.FLOAT, ()), "x=one", "'one' is no number"),
+        (TensorType(DataType.FLOAT, ()), "y=1", r"--fill y: the model's inputs are \['x'\]"),
+    ],
+)
+def test_a_fill_that_the_input_does_not_hold_is_refused(type_: ValueType, text: str, message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        feeds([port("x", type_)], asked([], [], [], [text]), 0)
 
 
 def test_a_scalar_shape_has_a_name() -> None:
