@@ -74,8 +74,9 @@ class BoundState:
     @property
     def length(self) -> int:
         """Rows of the states that grow; 0 where none does."""
-        lengths = {self._shapes[n][a] for n, a in self._axes().items()} if self._shapes else set()
-        return max(lengths, default=0)
+        if self._symbols is None:  # bound or reset, and no step since
+            return 0
+        return max((self._shapes[n][a] for n, a in self._axes().items()), default=0)
 
     # -- steps ---------------------------------------------------------------------------------------------------
     def feeds(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
@@ -118,6 +119,8 @@ class BoundState:
         """Forget rows from `length` on. Raises: StateError where there are fewer."""
         if not 0 <= length <= self.length:
             raise StateError(f"the state has {self.length} rows, and cannot go back to {length}")
+        if self._symbols is None:
+            return  # no step was made since it was bound or reset: there is no row to forget
         self._change(StateChange(length=length))
         for name, axis in self._axes().items():
             shape = self._shapes[name]

@@ -438,9 +438,16 @@ class HeterogeneousExecutor:
 
     def write_trace(self, path: str | PathLike[str]) -> Path:
         """Write the spans recorded so far (options.trace, options.trace_ops) as a Chrome trace that Perfetto opens."""
+        return write_chrome_trace(self.spans(), path)
+
+    def spans(self) -> list[Span]:
+        """The spans recorded so far (options.trace, options.trace_ops), of each child in the order in which they ended;
+        `write_trace` writes the same."""
         self._check_open()
-        self._spans += self._children.take_spans()
-        return write_chrome_trace(self._spans, path)
+        taken = self._children.take_spans()
+        with self._counting:
+            self._spans += taken
+            return list(self._spans)
 
     # -- ending --------------------------------------------------------------------------------------------------
     def _check_open(self) -> None:

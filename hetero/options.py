@@ -30,6 +30,8 @@ class RuntimeOptions:
     """Run neighbouring float32 elementwise instructions as one call, where the provider can."""
     reuse_buffers: bool = True
     """Share one buffer between values whose lives do not overlap."""
+    release_dead: bool = True
+    """Drop a value that has memory of its own right after its last reader, instead of when the run ends."""
     capture: bool = True
     """Record what was run twice with the same shapes, and replay it."""
     stage_bytes: int = 64 << 10

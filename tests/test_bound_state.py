@@ -102,6 +102,21 @@ def test_a_rewound_cache_goes_on_from_there(providers: list[Any]) -> None:
             ex.rewind_state(100)
 
 
+def test_before_the_first_step_and_after_a_reset_there_are_no_rows_and_going_back_to_none_is_fine(
+    providers: list[Any],
+) -> None:
+    with executor(CACHE, providers) as ex:
+        ex.bind_state(PAIR)
+        for _ in range(2):
+            assert ex.state_length() == 0
+            ex.rewind_state(0)
+            with pytest.raises(StateError, match="has 0 rows, and cannot go back to 1"):
+                ex.rewind_state(1)
+            ex.run(tokens(n=3))
+            assert ex.state_length() == 3
+            ex.reset_state()
+
+
 def test_a_buffer_without_a_capacity_doubles_and_a_fixed_one_refuses(providers: list[Any]) -> None:
     fed = Fed(providers)
     with executor(CACHE, providers) as ex, fed.ex:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import typer
 
+from hetero.cli.bench import bench
 from hetero.cli.plan import plan
+from hetero.cli.trace import trace
 
 app = typer.Typer(
     name="hetero",
@@ -21,6 +23,8 @@ def root() -> None:
 
 
 app.command("plan")(plan)
+app.command("trace")(trace)
+app.command("bench")(bench)
 
 if __name__ == "__main__":
     app()

@@ -139,7 +139,8 @@ class Builder:
         """Release what instruction `at` read or wrote for the last time."""
         for index in self.runner.analysis.dying[at]:
             slot = self.live.slots.get(index)
-            if slot is not None and slot.volatile:
+            if slot is not None and slot.volatile and self.runner.options.release_dead:
+                self.runner.statistics.released += 1
                 self._step(partial(self.table.__setitem__, index, None), SeamReason.CALLERS_MEMORY, at)
             buffer = self.live.kill(index)
             if buffer is not None:
@@ -339,6 +340,8 @@ class Builder:
 
     def _define(self, index: int, slot: Slot, buffer: Buffer | None = None) -> None:
         self.live.define(index, slot, buffer)
+        if buffer is not None:
+            self.section.buffers[index] = buffer
 
     def _take(self, nbytes: int, *, grows: bool = False) -> Buffer:
         buffer = self.lease.take(roomy(nbytes) if grows else nbytes)

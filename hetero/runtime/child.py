@@ -277,7 +277,8 @@ class ChildExecutor:
             return spans
 
     def stats(self) -> dict[str, Any]:
-        """Counters: runs, kernel cache, sections, memory, bytes in and out."""
+        """Counters: runs, kernel cache, sections, memory, bytes in and out; `memory_plans` by partition, of the shapes
+        that were run lately (`memory_plan.MemoryPlan`)."""
         with self._lock:
             out: dict[str, Any] = {
                 "provider": self.provider.name,
@@ -300,6 +301,12 @@ class ChildExecutor:
                 out["graph_slots"] = {name: s.statistics() for name, s in context.graph_slots.items()}
                 out |= self._states.statistics()
                 out["arena_bytes"] = sum(a.nbytes for a in context.arenas)
+                plans = ((k, runner.memory_plan()) for k, runner in self._runners.items())
+                out["memory_plans"] = {
+                    k: {**dataclasses.asdict(plan), "reuse_ratio": plan.reuse_ratio}
+                    for k, plan in plans
+                    if plan is not None
+                }
             out["memory"] = self.provider.stats()
             return out
 

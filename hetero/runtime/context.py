@@ -34,6 +34,8 @@ class Statistics:
     in_place: int = 0
     contiguous_copies: int = 0
     volatile_steps: int = 0
+    released: int = 0
+    """Values with memory of their own that are dropped after their last reader, counted as they are bound."""
     fused_calls: int = 0
     """Calls that were bound for a run of elementwise instructions, and how many instructions those run."""
     fused_instructions: int = 0

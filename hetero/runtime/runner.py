@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import operator
 import sys
 from collections import OrderedDict, deque
@@ -31,6 +32,7 @@ from hetero.runtime.decode_memo import STEADY_STEPS, Drive, Regrowth
 from hetero.runtime.elements import arrived, deferred
 from hetero.runtime.frames import Frames, Iteration, escaping_outputs
 from hetero.runtime.fusion import Fused, fuse
+from hetero.runtime.memory_plan import MemoryPlan, memory_plan
 from hetero.runtime.operands import contiguous_copy
 from hetero.runtime.pins import Pins
 from hetero.runtime.section import Key, Result, Section, locate, value_spec
@@ -297,6 +299,9 @@ class Runner:
         if drive.steady <= STEADY_STEPS or drive.off or not self.options.decode_memo:
             return None
         old, section = drive.last
+        if self._driven_by_another(section, drive):
+            self.statistics.memo_ineligible += 1
+            return None
         regrowth = Regrowth(self, section)
         if not regrowth.to(self._entry_of(key, inputs)):
             drive.off = regrowth.mostly
@@ -308,6 +313,14 @@ class Runner:
         if self.options.verify_decode_memo:
             self._verify(section, key, inputs)
         return section
+
+    def _driven_by_another(self, section: Section, drive: Drive) -> bool:
+        """Whether another graph slot ran `section` last, or has captured it: it finds it there as it left it."""
+        slot = self.context.graph_slot
+        own = "" if slot is None else slot.name
+        return any(name != own for name in section.captured) or any(
+            d is not drive and d.last is not None and d.last[1] is section for d in self._drives.values()
+        )
 
     def _verify(self, section: Section, key: Signature, inputs: Sequence[Any]) -> None:
         """Raises: ProgramError where a program bound from scratch has other shapes."""
@@ -427,11 +440,15 @@ class Runner:
         return following
 
     def _call(self, section: Section) -> None:
-        """Run a section that was built before: record it for this graph slot, then and later replay it."""
+        """Run a section that was built before: once it is warm, record it for this graph slot and replay it."""
         self.statistics.sections_reused += 1
         slot = self.context.graph_slot
         captured = section.captured.get(slot.name) if slot is not None else None
-        if slot is not None and (captured is None or captured.artifact.state is not COMPLETE):
+        if (
+            slot is not None
+            and section.warm
+            and (captured is None or captured.artifact.state is not COMPLETE)
+        ):
             captured = section.captured[slot.name] = self._record(section, slot)
         steps: list[Call]
         lease: Artifact | None = None
@@ -440,12 +457,12 @@ class Runner:
                 partial(self.context.ops.call, self.program, section, k, captured)
                 for k in range(len(section.calls))
             ]
-        elif slot is None or captured is None:
+        elif slot is None:
             steps = section.calls
-        elif captured.tokens:
+        elif captured is not None and captured.tokens:
             slot.replays += 1
             steps, lease = captured.steps, captured.artifact
-        else:  # all seams
+        else:  # cold, or all seams
             slot.eager_runs += 1
             steps = section.calls
         done = iter(steps)
@@ -462,11 +479,15 @@ class Runner:
         finally:
             if lease is not None:
                 lease.end()
+        section.warm = True
 
     def _record(self, section: Section, slot: GraphSlot) -> Captured:
-        return self.context.recorder.record(
+        captured = self.context.recorder.record(
             slot, section.calls, section.nodes, section.seams, self.program.instructions
         )
+        if section.tail_reason is not None:
+            slot.seams[section.tail_reason] += 1
+        return captured
 
     def _build(
         self,
@@ -491,11 +512,12 @@ class Runner:
                 if inputs is not None:
                     self._load(builder.section, inputs)
             section = builder.build()
+            section.warm = call
         except BaseException:
             lease.close()
             raise
         self.statistics.sections_built += 1
-        if self.context.graph_slot is not None:
+        if call and self.context.graph_slot is not None:
             self.context.graph_slot.eager_runs += 1
         self.statistics.peak_live_bytes = max(self.statistics.peak_live_bytes, lease.peak_bytes)
         return section
@@ -503,12 +525,20 @@ class Runner:
     def _keep(self, cache: OrderedDict[Any, Section], key: Any, section: Section) -> None:
         cache[key] = section
         if len(cache) > self._limit:
-            evicted = cache.popitem(last=False)[1]  # never the one that was used last
+            evicted = cache.pop(self._least_wanted(cache))
             for drive in self._drives.values():
                 if drive.last is not None and drive.last[1] is evicted:
                     drive.last = None
             evicted.close()
             self.statistics.sections_evicted += 1
+
+    def _least_wanted(self, cache: OrderedDict[Any, Section]) -> Any:
+        """The key that was used longest ago (never the last one), of those that no other graph slot stands on."""
+        own = self._drive()
+        kept = {id(d.last[1]) for d in self._drives.values() if d is not own and d.last is not None}
+        oldest = itertools.islice(cache.items(), len(cache) - 1)
+        free = (key for key, section in oldest if id(section) not in kept)
+        return next(free, next(iter(cache)))
 
     def _watch_values(self) -> None:
         """Stop keying on input values that differ in every run: shapes are then computed as data.
@@ -561,6 +591,15 @@ class Runner:
 
     def _copied(self, value: Any) -> Any:
         return value.copy() if isinstance(value, np.ndarray) else contiguous_copy(self.provider, value)
+
+    def memory_plan(self) -> MemoryPlan | None:
+        """The memory plan of shapes that were run lately; None where nothing is bound."""
+        if not self._roots:
+            return None
+        path = [next(reversed(self._roots.values()))]
+        while path[-1].next:
+            path.append(next(reversed(path[-1].next.values())))
+        return memory_plan(self.program, path)
 
     def drop_sections(self) -> None:
         """Drop every section and give its buffers back; of what was recorded before, nothing is replayed any more."""

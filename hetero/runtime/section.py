@@ -58,6 +58,11 @@ class Section:
     nodes: list[int] = field(default_factory=list)
     seams: list[SeamReason | None] = field(default_factory=list)
     records: list[Record] = field(default_factory=list)
+    buffers: dict[int, Buffer] = field(default_factory=dict)
+    """Slot -> the arena's buffer that its value lies in, of the values made here."""
+    warm: bool = False
+    """Whether its calls were made: a library that a kernel loads or tunes when it is first called is no thing to
+    record."""
     captured: dict[str, Captured] = field(default_factory=dict)
     """By graph slot."""
     tail: Tail | None = None

@@ -16,7 +16,7 @@ from hetero.program.lower import Lowering, build_program
 from hetero.program.operation import Operation
 from hetero.program.program import Dispatch, Program
 from hetero.providers.base import Provider
-from hetero.providers.registry import resolve
+from hetero.providers.registry import ProviderLike, resolve
 from hetero.runtime.kernel_cache import KernelCache
 from hetero.runtime.runner import Context, Runner
 from hetero.types import HostArray
@@ -44,12 +44,12 @@ class Rig:
         return self.provider.download(value) if hasattr(value, "strides") else value
 
 
-def rig(text: str, provider: str | tuple[str, dict[str, Any]] = "cpu", **options: Any) -> Rig:
+def rig(text: str, provider: ProviderLike = "cpu", **options: Any) -> Rig:
     """A runner for the model in onnx's text form; `options` are RuntimeOptions."""
     return rig_of(onnx.parser.parse_model(text), provider, **options)
 
 
-def rig_of(proto: onnx.ModelProto, provider: str | tuple[str, dict[str, Any]] = "cpu", **options: Any) -> Rig:
+def rig_of(proto: onnx.ModelProto, provider: ProviderLike = "cpu", **options: Any) -> Rig:
     """A runner for a model."""
     model = load_model(proto)
     (instance,) = resolve([provider])

@@ -30,7 +30,8 @@ class GraphSlot:
     captured_calls: int = 0
     """Calls in them."""
     seams: Counter[str] = field(default_factory=Counter)
-    """Calls left between segments when they were recorded, by reason."""
+    """What was left between and after segments when they were recorded, by reason: calls, and the instructions that
+    sections end at."""
 
     def statistics(self) -> dict[str, Any]:
         """Counters by name."""
@@ -42,6 +43,6 @@ class GraphSlot:
             "retired": self.retired,
             "segments": self.segments,
             "captured_calls": self.captured_calls,
-            "seams": dict(self.seams),
+            "seams": {str(reason): n for reason, n in self.seams.items()},
             "quarantine": dict(self.quarantine),
         }

@@ -6,7 +6,6 @@ import itertools
 from collections.abc import Sequence
 from functools import partial
 
-from hetero.errors import CaptureError, HeteroError
 from hetero.kernels.base import Call
 from hetero.program.operation import Operation
 from hetero.program.program import Instruction
@@ -21,7 +20,7 @@ from hetero.runtime.capture.schedule import Piece, cut
 class _BrokenError(Exception):
     """The call at `at` broke the recording."""
 
-    def __init__(self, at: int, cause: HeteroError) -> None:
+    def __init__(self, at: int, cause: Exception) -> None:
         super().__init__(str(cause))
         self.at = at
         self.cause = cause
@@ -112,7 +111,7 @@ class Recorder:
             for at in range(piece.first, piece.last):
                 provider.record(calls[at], ops[at])
             return provider.end_capture()
-        except CaptureError as error:
+        except Exception as error:  # a library under a kernel has exceptions of its own for this
             raise _BrokenError(at, error) from error
         finally:
             provider.abort_capture()  # does nothing after end_capture
