@@ -121,10 +121,12 @@ def group_query_attention(op: Operation, specs: Sequence[Spec], xp: Any) -> Comp
         for past, i in ((_PAST_KEY, 1), (_PAST_VALUE, 2))
         if i < len(outputs) and outputs[i] is not None and given(specs, past) == outputs[i]
     ]
+    pasts = [i for i in (_PAST_KEY, _PAST_VALUE) if given(specs, i) is not None]  # which are copied
     return computed(
         outputs,
         step.bind,
-        contiguous=[i for i in range(len(specs)) if given(specs, i) is not None],
+        contiguous=[i for i in range(len(specs)) if given(specs, i) is not None and i not in pasts],
+        blocks=pasts,
         overwrites=in_place,
         updates=in_place,
         workspace_bytes=carved_bytes(*step.parts),

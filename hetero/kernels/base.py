@@ -40,6 +40,9 @@ class Compiled:
     run: Run | None = None
     contiguous: frozenset[int] = frozenset()
     """Inputs that must be C-contiguous; the runtime copies where they are not."""
+    blocks: frozenset[int] = frozenset()
+    """Inputs of which only the matrices (the last two axes) must be contiguous: the bits of the results do not depend
+    on how far apart these lie, so that a part of a larger buffer is read where it is. On the host alone."""
     overwrites: tuple[tuple[int, int], ...] = ()
     """(input, output) pairs: the output may be computed into the input's memory when the input dies here."""
     updates: tuple[tuple[int, int], ...] = ()
@@ -153,6 +156,7 @@ def computed(
     bind: Bind,
     *,
     contiguous: Iterable[int] = (),
+    blocks: Iterable[int] = (),
     overwrites: Iterable[tuple[int, int]] = (),
     updates: Iterable[tuple[int, int]] = (),
     workspace_bytes: int = 0,
@@ -163,6 +167,7 @@ def computed(
         tuple(outputs),
         bind=bind,
         contiguous=frozenset(contiguous),
+        blocks=frozenset(blocks),
         overwrites=tuple(overwrites),
         updates=tuple(updates),
         workspace_bytes=workspace_bytes,

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from hetero.kernels.base import Call, Compiled, computed, given, kernel, tensor
-from hetero.kernels.broadcasting import NUMBERS, broadcasts_to, one_dtype
+from hetero.kernels.broadcasting import NUMBERS, broadcasts_to, elements, one_dtype
 from hetero.kernels.derived import Keeper
 from hetero.kernels.fused import in_turn
 from hetero.kernels.gemm import bind_matmul, matmul_shape, transposed
@@ -38,7 +38,9 @@ def matmul(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
         call = bind_matmul(xp, inputs[0], inputs[1], outputs[0])
         return Quiet(call) if dtype in FLOATS else call
 
-    return computed((output,), bind)
+    # One matrix on the right makes one product of all rows, where those lie one after the other.
+    batches = xp is np and len(b.shape) > 2 and elements(b.shape[:-2]) != 1
+    return computed((output,), bind, blocks=[k for k, s in enumerate((a, b)) if batches and len(s.shape) > 2])
 
 
 @kernel("Gemm", versions=(7, 9, 11, 13), dispatch=Dispatch.LIBRARY)

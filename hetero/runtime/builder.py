@@ -15,7 +15,7 @@ from hetero.runtime.arena import Lease, roomy
 from hetero.runtime.capture.reasons import SeamReason
 from hetero.runtime.folding import Results, fold
 from hetero.runtime.fused_run import bind_run
-from hetero.runtime.operands import UINT8, Gather, gatherer, make_contiguous, run_once
+from hetero.runtime.operands import UINT8, Gather, gatherer, has_blocks, make_contiguous, run_once
 from hetero.runtime.section import Key, Record, Section, Tail, located
 from hetero.runtime.slots import NOTHING, Kind, Liveness, Slot
 from hetero.runtime.tails import Publish, control_tail, dynamic_tail, late_tail, publisher
@@ -365,9 +365,11 @@ class Builder:
         scratch: list[Buffer],
         grows: bool,
     ) -> None:
-        for k in compiled.contiguous:
+        wanted = [(k, self.provider.is_contiguous) for k in compiled.contiguous]
+        wanted += [(k, partial(has_blocks, self.provider)) for k in compiled.blocks]
+        for k, lies_well in wanted:
             array = inputs[k] if k < len(inputs) else None
-            if array is None or self.provider.is_contiguous(array):
+            if array is None or lies_well(array):
                 continue
             spec = TensorSpec(array.dtype, tuple(array.shape))
             if operands[k].kind in (Kind.CONSTANT, Kind.KNOWN):  # copied once, kept
@@ -392,12 +394,11 @@ class Builder:
     ) -> None:
         """A step that binds anew in each run, because an operand's memory is not the same each time."""
         gather, provider, table = self._gather(instruction, operands), self.provider, self.table
-        contiguous = sorted(k for k in compiled.contiguous if k < len(operands))
         stable = list(outputs)
 
         def step() -> None:
             inputs = gather()
-            make_contiguous(provider, inputs, contiguous)
+            make_contiguous(provider, compiled, inputs)
             targets = list(stable)
             for k, s, spec in fresh:
                 table[s] = targets[k] = provider.empty(spec)

@@ -128,8 +128,8 @@ class Runner:
     def compile(self, at: int, provider: Provider, specs: Sequence[Spec]) -> Compiled:
         """The kernel of instruction `at` on `provider` for `specs`, from the child's cache.
 
-        Unless the kernel is `strided`, it asks for contiguous operands throughout: its bits must not depend on whether
-        a value is a view here or came as a copy from another child.
+        Unless the kernel is `strided`, it asks for contiguous operands throughout (but for its `blocks`): its bits must
+        not depend on whether a value is a view here or came as a copy from another child.
         """
         instruction, definition = self.program.instructions[at], self.analysis.kernels[at]
         op = instruction.op
@@ -143,7 +143,8 @@ class Runner:
             if kernel.view is not None or (definition is not None and definition.strided):
                 return kernel
             tensors = frozenset(k for k, spec in enumerate(specs) if isinstance(spec, TensorSpec))
-            return replace(kernel, contiguous=tensors)
+            blocks = kernel.blocks if provider.is_host else frozenset()
+            return replace(kernel, contiguous=tensors - blocks, blocks=blocks & tensors)
 
         return self.context.kernels.get((id(self), at, provider.name), specs, compiled)
 
