@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -11,6 +11,7 @@ import numpy as np
 
 from hetero.errors import UnsupportedError
 from hetero.kernels.attention import BIASED, WEIGHTS, Attention, Extras, Reach
+from hetero.kernels.attention_few import is_few
 from hetero.kernels.attention_heads import check_shape, head_size, scale_of, split_heads
 from hetero.kernels.base import Call, Compiled, computed, given, kernel, tensor
 from hetero.kernels.broadcasting import one_dtype
@@ -41,6 +42,8 @@ class _Form:
     size: int
     past: int
     total: int
+    keys: int
+    """Keys that the scores have room for."""
 
     @property
     def capacity(self) -> int:
@@ -78,7 +81,7 @@ def _form_of(op: Operation, specs: Sequence[Spec]) -> _Form:
     total = known_scalar(op, specs, _TOTAL, "total_sequence_length")
     if total is None or total < queries or (total > past and total != past + queries):
         fail(op, f"{total} steps, of {past} in the past and {queries} new ones", "total_sequence_length")
-    return _Form(batch, heads, kv_heads, queries, size, past, int(total))
+    return _Form(batch, heads, kv_heads, queries, size, past, int(total), int(total))
 
 
 def _refuse(op: Operation, specs: Sequence[Spec]) -> None:
@@ -110,6 +113,11 @@ def group_query_attention(op: Operation, specs: Sequence[Spec], xp: Any) -> Comp
         return widened(group_query_attention, op, specs, xp)
     form = _form_of(op, specs)
     step = _Step(op, specs, xp, form, dtype)
+    follows = not form.is_prompt and form.total <= form.past and given(specs, _BIAS) is None
+    follows = follows and not any(op.present_outputs[3:]) and is_few(step.sizes, xp)
+    if follows:  # nothing but the lengths says how many keys are looked at
+        form = replace(form, keys=form.past)
+        step = _Step(op, specs, xp, form, dtype)
     declared = [
         TensorSpec(dtype, (form.batch, form.queries, form.heads * form.size)),
         *[TensorSpec(dtype, step.store)] * 2,
@@ -131,6 +139,7 @@ def group_query_attention(op: Operation, specs: Sequence[Spec], xp: Any) -> Comp
         updates=in_place,
         workspace_bytes=carved_bytes(*step.parts),
         capture=host_reason(xp, "allocates index arrays"),
+        accepts=(lambda _, total: form.queries < int(total.reshape(())) <= form.past) if follows else None,
     )
 
 
@@ -156,7 +165,7 @@ class _Step:
         self, op: Operation, specs: Sequence[Spec], xp: Any, form: _Form, dtype: np.dtype[Any]
     ) -> None:
         self.op, self.xp, self.form = op, xp, form
-        b, n, k, s, t = form.batch, form.heads, form.kv_heads, form.queries, form.total
+        b, n, k, s, t = form.batch, form.heads, form.kv_heads, form.queries, form.keys
         scale, softcap = scale_of(op, form.size), float(op.attr("softcap", 0.0))
         self.sizes = Attention(b, n, k, s, t, form.size, form.size, dtype, scale, softcap)
         self.window = int(op.attr("local_window_size", -1))
@@ -205,13 +214,13 @@ class _Step:
         )
         lengths = operands[_LENGTHS].reshape(-1, 1)
         queries, keys, values = self._split(operands)
-        calls: list[Call] = [partial(self._place, lengths, own)]
+        calls: list[Call] = [partial(self._place, lengths, operands[_TOTAL], own)]
         if self.rotation is not None:
             calls += self._rotate(self.rotation, operands, own, (queries, core[0]), keys)
             queries, keys = core[0], own.turned_keys
         for past, new, store in zip(operands[_PAST_KEY:], (keys, values), stores, strict=False):
             calls += self._remember(past, new, store, lengths, own.steps)
-        seen = [store[:, :, : form.total] for store in stores]
+        seen = [store[:, :, : form.keys] for store in stores]
         extras = self._extras(operands, own, tap)
         calls.append(
             self.sizes.bind(xp, queries, seen[0], seen[1], split_heads(out, form.heads), core, extras)
@@ -249,13 +258,14 @@ class _Step:
         every = split_heads(operands[_QUERY], n + 2 * k)
         return [every[:, :n], every[:, n : n + k], every[:, n + k :]]
 
-    def _place(self, lengths: Array, own: _Scratch) -> None:
+    def _place(self, lengths: Array, total: Array, own: _Scratch) -> None:
         """Fill in the step of each query in its sequence, and the keys that it sees."""
         xp, form = self.xp, self.form
         if xp is np and form.batch:
             low, high = int(lengths.min()), int(lengths.max())
-            if high >= form.total or low < (0 if form.is_prompt else form.queries - 1):
-                message = f"{lengths.reshape(-1).tolist()} for {form.queries} of {form.total} steps"
+            steps = int(total.reshape(()))
+            if high >= steps or low < (0 if form.is_prompt else form.queries - 1):
+                message = f"{lengths.reshape(-1).tolist()} for {form.queries} of {steps} steps"
                 fail(self.op, message, "seqlens_k")
         offsets = xp.arange(form.queries)
         if form.is_prompt:

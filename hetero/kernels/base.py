@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 from hetero.errors import UnsupportedError
 from hetero.program.operation import Operation
 from hetero.program.program import Dispatch
-from hetero.types import Array, Spec, TensorSpec, ValueType
+from hetero.types import Array, HostArray, Spec, TensorSpec, ValueType
 
 Call: TypeAlias = Callable[[], object]
 Bind: TypeAlias = Callable[[Sequence[Any], Sequence[Any], Any], Call]
@@ -52,6 +52,9 @@ class Compiled:
     """Bytes of scratch that bind gets as a uint8 array (None where 0)."""
     capture: str | None = None
     """None: may be recorded. Otherwise the reason why not."""
+    accepts: Callable[[int, HostArray], bool] | None = None
+    """(input, value) -> whether the bound call stays right where that input, one of `KernelDef.values`, has this value
+    instead, and nothing else changes: the call then reads the input itself each time."""
     reads: frozenset[int] | None = None
     """Set where `run` only moves handles of values: it gets the provider's own arrays, whatever they are, but for these
     inputs, which come as host arrays. What it makes itself is a host array too."""
@@ -161,6 +164,7 @@ def computed(
     updates: Iterable[tuple[int, int]] = (),
     workspace_bytes: int = 0,
     capture: str | None = None,
+    accepts: Callable[[int, HostArray], bool] | None = None,
 ) -> Compiled:
     """A kernel whose output specs are known."""
     return Compiled(
@@ -172,6 +176,7 @@ def computed(
         updates=tuple(updates),
         workspace_bytes=workspace_bytes,
         capture=capture,
+        accepts=accepts,
     )
 
 

@@ -110,6 +110,10 @@ class Builder:
         if compiled.view is not None and self._view(instruction, operands, compiled):
             return None
         self._bind(instruction, operands, compiled)
+        if compiled.accepts is not None:
+            self.section.tolerant[self.at] = tuple(
+                (instruction.inputs[k], partial(compiled.accepts, k)) for k in values if k < len(operands)
+            )
         return None
 
     def _bury(self, at: int) -> None:
