@@ -18,13 +18,15 @@ from hetero.kernels.broadcasting import one_dtype
 from hetero.kernels.fused import in_turn
 from hetero.kernels.operands import fail, host_reason, known_scalar
 from hetero.kernels.quiet import Quiet
-from hetero.kernels.rotary import Rotation, looked_up, rotation_of
+from hetero.kernels.rotary import Rotation, rotation_of
 from hetero.kernels.widen import NARROW, widened
 from hetero.kernels.workspace import Part, carve, carved_bytes
 from hetero.program.operation import Operation
 from hetero.types import FLOATS, Array, Spec, TensorSpec
 
 INT64 = np.dtype(np.int64)
+FEW_STEPS = 8
+"""Up to so many steps of a batch, numbers one by one are faster than arrays."""
 _QUERY, _KEY, _VALUE, _PAST_KEY, _PAST_VALUE, _LENGTHS, _TOTAL, _COS, _SIN, _POSITIONS, _BIAS, _SINK = range(
     12
 )
@@ -261,6 +263,9 @@ class _Step:
     def _place(self, lengths: Array, total: Array, own: _Scratch) -> None:
         """Fill in the step of each query in its sequence, and the keys that it sees."""
         xp, form = self.xp, self.form
+        if xp is np and 0 < form.batch * form.queries <= FEW_STEPS:
+            self._place_few(lengths, int(total.reshape(())), own)
+            return
         if xp is np and form.batch:
             low, high = int(lengths.min()), int(lengths.max())
             steps = int(total.reshape(()))
@@ -278,6 +283,22 @@ class _Step:
             xp.copyto(own.last, lengths)
         if self.window > 0:
             xp.subtract(own.steps, self.window - 1, own.first)
+
+    def _place_few(self, lengths: Array, total: int, own: _Scratch) -> None:
+        """As `_place`, number by number."""
+        form = self.form
+        lowest = 0 if form.is_prompt else form.queries - 1
+        ends = lengths.reshape(-1).tolist()
+        for b, end in enumerate(ends):
+            if not lowest <= end < total:
+                fail(self.op, f"{ends} for {form.queries} of {total} steps", "seqlens_k")
+            begin = 0 if form.is_prompt else end - lowest
+            for i in range(form.queries):
+                step = begin + i
+                own.steps[b, i] = step
+                own.last[b, i] = min(step, end) if self.causal else end
+                if self.window > 0:
+                    own.first[b, i] = step - self.window + 1
 
     def _rotate(
         self,
@@ -297,11 +318,8 @@ class _Step:
             calls.append(partial(xp.add, positions[:1, :1], xp.arange(form.queries), own.positions))
             positions = own.positions
         tables = (operands[_COS], operands[_SIN])
-        calls += looked_up(self.op, xp, tables, positions, (own.cos, own.sin))
-        cos, sin = own.cos[:, None], own.sin[:, None]
-        calls += rotation.bind(xp, queries[0], cos, sin, queries[1], own.turning)
-        calls += rotation.bind(xp, keys, cos, sin, own.turned_keys, own.turning[:, : form.kv_heads])
-        return calls
+        pairs = [(*queries, own.turning), (keys, own.turned_keys, own.turning[:, : form.kv_heads])]
+        return calls + rotation.looking_up(self.op, xp, pairs, tables, positions, (own.cos, own.sin))
 
     def _remember(
         self, past: Array | None, new: Array, store: Array, lengths: Array, steps: Array
@@ -318,6 +336,15 @@ class _Step:
         by_step, source = store.transpose(0, 2, 1, 3), new.transpose(0, 2, 1, 3)
         entries = xp.arange(form.batch).reshape(-1, 1)
         places = xp.arange(form.capacity).reshape(1, 1, -1, 1)
+
+        if xp is np and not grows and form.batch <= FEW_STEPS:
+            ends = lengths.reshape(-1)
+
+            def write_few() -> None:
+                for entry, rows, end in zip(store, new, ends.tolist(), strict=True):
+                    entry[:, end + 1 - form.queries : end + 1] = rows
+
+            return [*calls, write_few]
 
         def write() -> None:
             by_step[entries, steps] = source
