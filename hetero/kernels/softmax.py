@@ -13,6 +13,7 @@ from hetero.kernels.broadcasting import elements, one_dtype
 from hetero.kernels.fused import in_turn, piece_elements
 from hetero.kernels.operands import axis_of
 from hetero.kernels.quiet import Quiet
+from hetero.kernels.row_loops import bind_unary, softmax_rows, takes_rows
 from hetero.kernels.widen import NARROW, widened
 from hetero.kernels.workspace import Part, carve, carved_bytes
 from hetero.program.operation import Operation
@@ -84,6 +85,8 @@ def softmax(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
         scratch = carve(workspace, *parts)
         if x.size == 0:
             return in_turn([])
+        if op.op_type == "Softmax" and inner == 1 and takes_rows(xp, outer, n, x.dtype):
+            return bind_unary(softmax_rows, outer, n, source, out)
         return Quiet(
             in_turn(
                 [
