@@ -132,7 +132,9 @@ def mean_rows(words: Array) -> None:
     """`words`: rows, width, addresses of x (rows, width) and of out (rows,)."""
     width = words[1]
     for r in prange(words[0]):
-        out = floats_at(words[3] + 4 * r, 1)  # within the loop: an array from outside of it gets nothing on threads
+        out = floats_at(
+            words[3] + 4 * r, 1
+        )  # within the loop: an array from outside of it gets nothing on threads
         out[0] = sum_at(words[2] + 4 * r * width, width) / np.float32(width)
 
 

@@ -42,7 +42,9 @@ def normed(arrays: dict[int, Any], function: Any, centred: bool) -> list[Any]:
     return [arrays[place].copy() for place in places if place in arrays]
 
 
-@pytest.mark.parametrize(("shape", "everything", "centred"), list(product(SHAPES, (False, True), (False, True))))
+@pytest.mark.parametrize(
+    ("shape", "everything", "centred"), list(product(SHAPES, (False, True), (False, True)))
+)
 def test_a_norm_is_its_twins_and_the_same_on_threads(
     shape: tuple[int, int], everything: bool, centred: bool
 ) -> None:
