@@ -43,6 +43,8 @@ class Compiled:
     blocks: frozenset[int] = frozenset()
     """Inputs of which only the matrices (the last two axes) must be contiguous: the bits of the results do not depend
     on how far apart these lie, so that a part of a larger buffer is read where it is. On the host alone."""
+    turned: frozenset[int] = frozenset()
+    """Of `blocks`, those whose matrices may as well be transposes of contiguous ones."""
     overwrites: tuple[tuple[int, int], ...] = ()
     """(input, output) pairs: the output may be computed into the input's memory when the input dies here."""
     updates: tuple[tuple[int, int], ...] = ()
@@ -160,6 +162,7 @@ def computed(
     *,
     contiguous: Iterable[int] = (),
     blocks: Iterable[int] = (),
+    turned: Iterable[int] = (),
     overwrites: Iterable[tuple[int, int]] = (),
     updates: Iterable[tuple[int, int]] = (),
     workspace_bytes: int = 0,
@@ -172,6 +175,7 @@ def computed(
         bind=bind,
         contiguous=frozenset(contiguous),
         blocks=frozenset(blocks),
+        turned=frozenset(turned),
         overwrites=tuple(overwrites),
         updates=tuple(updates),
         workspace_bytes=workspace_bytes,

@@ -370,7 +370,9 @@ class Builder:
         grows: bool,
     ) -> None:
         wanted = [(k, self.provider.is_contiguous) for k in compiled.contiguous]
-        wanted += [(k, partial(has_blocks, self.provider)) for k in compiled.blocks]
+        wanted += [
+            (k, partial(has_blocks, self.provider, turned=k in compiled.turned)) for k in compiled.blocks
+        ]
         for k, lies_well in wanted:
             array = inputs[k] if k < len(inputs) else None
             if array is None or lies_well(array):

@@ -38,17 +38,23 @@ def make_contiguous(provider: Provider, compiled: Compiled, inputs: list[Any]) -
         if k < len(inputs) and inputs[k] is not None and not provider.is_contiguous(inputs[k]):
             inputs[k] = contiguous_copy(provider, inputs[k])
     for k in compiled.blocks:
-        if k < len(inputs) and inputs[k] is not None and not has_blocks(provider, inputs[k]):
+        if (
+            k < len(inputs)
+            and inputs[k] is not None
+            and not has_blocks(provider, inputs[k], k in compiled.turned)
+        ):
             inputs[k] = contiguous_copy(provider, inputs[k])
 
 
-def has_blocks(provider: Provider, array: Array) -> bool:
-    """Whether the matrices of the array are contiguous, wherever each of them lies; for the host."""
+def has_blocks(provider: Provider, array: Array, turned: bool = False) -> bool:
+    """Whether the matrices of the array (or, `turned`, their transposes) are contiguous, wherever each of them lies;
+    for the host."""
     if provider.is_contiguous(array):
         return True
     if array.ndim < 3 or array.size == 0:
         return False
-    return provider.is_contiguous(array[(0,) * (array.ndim - 2)])
+    matrix = array[(0,) * (array.ndim - 2)]
+    return provider.is_contiguous(matrix) or (turned and provider.is_contiguous(matrix.T))
 
 
 def contiguous_copy(provider: Provider, array: Array) -> Array:

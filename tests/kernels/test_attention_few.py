@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hetero.kernels import attention, attention_few
@@ -107,6 +107,7 @@ def test_the_twin_and_threads_give_the_same(case: str, monkeypatch: pytest.Monke
         np.testing.assert_allclose(attended(sizes, arrays, extras), serial, rtol=2e-5, atol=2e-6)
 
 
+@settings(deadline=None)
 @given(st.integers(0, 9), st.integers(0, 2), st.integers(1, 4), st.integers(1, 70), st.integers(1, 40))
 def test_bits_do_not_depend_on_where_the_operands_lie(
     room: int, gap: int, queries: int, keys: int, size: int
@@ -117,6 +118,7 @@ def test_bits_do_not_depend_on_where_the_operands_lie(
     assert attended(sizes, operands(sizes, room, gap), extras).tobytes() == dense.tobytes()
 
 
+@settings(deadline=None)
 @given(st.integers(0, 80), st.integers(1, 100))
 def test_what_is_not_seen_may_be_anything_and_is_not_read(seen: int, more: int) -> None:
     short, long = (sized(batch=1, queries=1, keys=n) for n in (seen + 1, seen + 1 + more))

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hetero.kernels import row_loops
@@ -72,6 +72,7 @@ def test_rows_are_their_twins_and_the_same_on_threads(function: Jitted, shape: t
     np.testing.assert_allclose(results[0], results[2], rtol=1e-5, atol=1e-6)
 
 
+@settings(deadline=None)
 @given(st.integers(1, 40), st.integers(0, 3))
 def test_a_softmax_in_place_is_the_one_apart(width: int, shift: int) -> None:
     memory = numbers(shift + 3 * width, seed=width)
