@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from hetero.kernels.attention_few import bind_few, is_few, scratch_floats, takes
 from hetero.kernels.base import Call
 from hetero.kernels.broadcasting import elements
 from hetero.kernels.fused import in_turn
@@ -106,7 +107,8 @@ class Attention:
             yield b, h, slice(0, a), i
 
     def parts(self, xp: Any) -> tuple[Part, ...]:
-        """The scratch of `bind`: the scaled queries (batch, heads, queries, size), and arrays for one block."""
+        """The scratch of `bind`: the scaled queries (batch, heads, queries, size), arrays for one block, and those of
+        the loops for a few queries."""
         first = next(self.blocks(xp), None)
         extents = (0, 0, 0, 0) if first is None else tuple(s.stop - s.start for s in first)
         rows = elements(extents)
@@ -118,6 +120,7 @@ class Attention:
             ((rows,), self.dtype),
             ((flags,), BOOL),
             ((flags,), BOOL),
+            ((scratch_floats(self) if is_few(self, xp) else 0,), self.dtype),
         )
 
     def bind(
@@ -139,6 +142,8 @@ class Attention:
             return in_turn([])
         if self.keys == 0:
             return partial(out.__setitem__, ..., 0)
+        if is_few(self, xp) and takes(extras):
+            return bind_few(self, queries, keys, values, out, scratch[-1], extras)
         scaled = scratch[0]
         folded = scaled.reshape(self.batch, self.kv_heads, *self.rows, self.size)
         target = self._five(out)
@@ -177,7 +182,7 @@ class _Block:
         rows = elements(shape)
         self.scores = scratch[0][: rows * sizes.keys].reshape(*shape, sizes.keys)
         self.row, self.total = (s[:rows].reshape(*shape, 1) for s in scratch[1:3])
-        self.flags = scratch[3:]
+        self.flags = scratch[3:5]
 
     def then(self, function: Callable[..., object], *arguments: Any, **keywords: Any) -> None:
         """One more call."""

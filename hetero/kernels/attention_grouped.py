@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -11,19 +11,22 @@ import numpy as np
 
 from hetero.errors import UnsupportedError
 from hetero.kernels.attention import BIASED, WEIGHTS, Attention, Extras, Reach
+from hetero.kernels.attention_few import is_few
 from hetero.kernels.attention_heads import check_shape, head_size, scale_of, split_heads
 from hetero.kernels.base import Call, Compiled, computed, given, kernel, tensor
 from hetero.kernels.broadcasting import one_dtype
 from hetero.kernels.fused import in_turn
 from hetero.kernels.operands import fail, host_reason, known_scalar
 from hetero.kernels.quiet import Quiet
-from hetero.kernels.rotary import Rotation, looked_up, rotation_of
+from hetero.kernels.rotary import Rotation, rotation_of
 from hetero.kernels.widen import NARROW, widened
 from hetero.kernels.workspace import Part, carve, carved_bytes
 from hetero.program.operation import Operation
 from hetero.types import FLOATS, Array, Spec, TensorSpec
 
 INT64 = np.dtype(np.int64)
+FEW_STEPS = 8
+"""Up to so many steps of a batch, numbers one by one are faster than arrays."""
 _QUERY, _KEY, _VALUE, _PAST_KEY, _PAST_VALUE, _LENGTHS, _TOTAL, _COS, _SIN, _POSITIONS, _BIAS, _SINK = range(
     12
 )
@@ -41,6 +44,8 @@ class _Form:
     size: int
     past: int
     total: int
+    keys: int
+    """Keys that the scores have room for."""
 
     @property
     def capacity(self) -> int:
@@ -78,7 +83,7 @@ def _form_of(op: Operation, specs: Sequence[Spec]) -> _Form:
     total = known_scalar(op, specs, _TOTAL, "total_sequence_length")
     if total is None or total < queries or (total > past and total != past + queries):
         fail(op, f"{total} steps, of {past} in the past and {queries} new ones", "total_sequence_length")
-    return _Form(batch, heads, kv_heads, queries, size, past, int(total))
+    return _Form(batch, heads, kv_heads, queries, size, past, int(total), int(total))
 
 
 def _refuse(op: Operation, specs: Sequence[Spec]) -> None:
@@ -110,6 +115,11 @@ def group_query_attention(op: Operation, specs: Sequence[Spec], xp: Any) -> Comp
         return widened(group_query_attention, op, specs, xp)
     form = _form_of(op, specs)
     step = _Step(op, specs, xp, form, dtype)
+    follows = not form.is_prompt and form.total <= form.past and given(specs, _BIAS) is None
+    follows = follows and not any(op.present_outputs[3:]) and is_few(step.sizes, xp)
+    if follows:  # nothing but the lengths says how many keys are looked at
+        form = replace(form, keys=form.past)
+        step = _Step(op, specs, xp, form, dtype)
     declared = [
         TensorSpec(dtype, (form.batch, form.queries, form.heads * form.size)),
         *[TensorSpec(dtype, step.store)] * 2,
@@ -121,14 +131,17 @@ def group_query_attention(op: Operation, specs: Sequence[Spec], xp: Any) -> Comp
         for past, i in ((_PAST_KEY, 1), (_PAST_VALUE, 2))
         if i < len(outputs) and outputs[i] is not None and given(specs, past) == outputs[i]
     ]
+    pasts = [i for i in (_PAST_KEY, _PAST_VALUE) if given(specs, i) is not None]  # which are copied
     return computed(
         outputs,
         step.bind,
-        contiguous=[i for i in range(len(specs)) if given(specs, i) is not None],
+        contiguous=[i for i in range(len(specs)) if given(specs, i) is not None and i not in pasts],
+        blocks=pasts,
         overwrites=in_place,
         updates=in_place,
         workspace_bytes=carved_bytes(*step.parts),
         capture=host_reason(xp, "allocates index arrays"),
+        accepts=(lambda _, total: form.queries < int(total.reshape(())) <= form.past) if follows else None,
     )
 
 
@@ -154,7 +167,7 @@ class _Step:
         self, op: Operation, specs: Sequence[Spec], xp: Any, form: _Form, dtype: np.dtype[Any]
     ) -> None:
         self.op, self.xp, self.form = op, xp, form
-        b, n, k, s, t = form.batch, form.heads, form.kv_heads, form.queries, form.total
+        b, n, k, s, t = form.batch, form.heads, form.kv_heads, form.queries, form.keys
         scale, softcap = scale_of(op, form.size), float(op.attr("softcap", 0.0))
         self.sizes = Attention(b, n, k, s, t, form.size, form.size, dtype, scale, softcap)
         self.window = int(op.attr("local_window_size", -1))
@@ -203,13 +216,13 @@ class _Step:
         )
         lengths = operands[_LENGTHS].reshape(-1, 1)
         queries, keys, values = self._split(operands)
-        calls: list[Call] = [partial(self._place, lengths, own)]
+        calls: list[Call] = [partial(self._place, lengths, operands[_TOTAL], own)]
         if self.rotation is not None:
             calls += self._rotate(self.rotation, operands, own, (queries, core[0]), keys)
             queries, keys = core[0], own.turned_keys
         for past, new, store in zip(operands[_PAST_KEY:], (keys, values), stores, strict=False):
             calls += self._remember(past, new, store, lengths, own.steps)
-        seen = [store[:, :, : form.total] for store in stores]
+        seen = [store[:, :, : form.keys] for store in stores]
         extras = self._extras(operands, own, tap)
         calls.append(
             self.sizes.bind(xp, queries, seen[0], seen[1], split_heads(out, form.heads), core, extras)
@@ -247,13 +260,17 @@ class _Step:
         every = split_heads(operands[_QUERY], n + 2 * k)
         return [every[:, :n], every[:, n : n + k], every[:, n + k :]]
 
-    def _place(self, lengths: Array, own: _Scratch) -> None:
+    def _place(self, lengths: Array, total: Array, own: _Scratch) -> None:
         """Fill in the step of each query in its sequence, and the keys that it sees."""
         xp, form = self.xp, self.form
+        if xp is np and 0 < form.batch * form.queries <= FEW_STEPS:
+            self._place_few(lengths, int(total.reshape(())), own)
+            return
         if xp is np and form.batch:
             low, high = int(lengths.min()), int(lengths.max())
-            if high >= form.total or low < (0 if form.is_prompt else form.queries - 1):
-                message = f"{lengths.reshape(-1).tolist()} for {form.queries} of {form.total} steps"
+            steps = int(total.reshape(()))
+            if high >= steps or low < (0 if form.is_prompt else form.queries - 1):
+                message = f"{lengths.reshape(-1).tolist()} for {form.queries} of {steps} steps"
                 fail(self.op, message, "seqlens_k")
         offsets = xp.arange(form.queries)
         if form.is_prompt:
@@ -266,6 +283,22 @@ class _Step:
             xp.copyto(own.last, lengths)
         if self.window > 0:
             xp.subtract(own.steps, self.window - 1, own.first)
+
+    def _place_few(self, lengths: Array, total: int, own: _Scratch) -> None:
+        """As `_place`, number by number."""
+        form = self.form
+        lowest = 0 if form.is_prompt else form.queries - 1
+        ends = lengths.reshape(-1).tolist()
+        for b, end in enumerate(ends):
+            if not lowest <= end < total:
+                fail(self.op, f"{ends} for {form.queries} of {total} steps", "seqlens_k")
+            begin = 0 if form.is_prompt else end - lowest
+            for i in range(form.queries):
+                step = begin + i
+                own.steps[b, i] = step
+                own.last[b, i] = min(step, end) if self.causal else end
+                if self.window > 0:
+                    own.first[b, i] = step - self.window + 1
 
     def _rotate(
         self,
@@ -285,11 +318,8 @@ class _Step:
             calls.append(partial(xp.add, positions[:1, :1], xp.arange(form.queries), own.positions))
             positions = own.positions
         tables = (operands[_COS], operands[_SIN])
-        calls += looked_up(self.op, xp, tables, positions, (own.cos, own.sin))
-        cos, sin = own.cos[:, None], own.sin[:, None]
-        calls += rotation.bind(xp, queries[0], cos, sin, queries[1], own.turning)
-        calls += rotation.bind(xp, keys, cos, sin, own.turned_keys, own.turning[:, : form.kv_heads])
-        return calls
+        pairs = [(*queries, own.turning), (keys, own.turned_keys, own.turning[:, : form.kv_heads])]
+        return calls + rotation.looking_up(self.op, xp, pairs, tables, positions, (own.cos, own.sin))
 
     def _remember(
         self, past: Array | None, new: Array, store: Array, lengths: Array, steps: Array
@@ -306,6 +336,15 @@ class _Step:
         by_step, source = store.transpose(0, 2, 1, 3), new.transpose(0, 2, 1, 3)
         entries = xp.arange(form.batch).reshape(-1, 1)
         places = xp.arange(form.capacity).reshape(1, 1, -1, 1)
+
+        if xp is np and not grows and form.batch <= FEW_STEPS:
+            ends = lengths.reshape(-1)
+
+            def write_few() -> None:
+                for entry, rows, end in zip(store, new, ends.tolist(), strict=True):
+                    entry[:, end + 1 - form.queries : end + 1] = rows
+
+            return [*calls, write_few]
 
         def write() -> None:
             by_step[entries, steps] = source

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from hetero.kernels.attention import BOOL, CAPPED, MASKED, PRODUCTS, WEIGHTS, Attention, Extras, Reach
+from hetero.kernels.attention_few import is_few
 from hetero.kernels.attention_heads import Cache, cache_of, check_shape, head_size, scale_of, split_heads
 from hetero.kernels.base import Call, Compiled, computed, given, kernel, tensor
 from hetero.kernels.broadcasting import one_dtype
@@ -158,10 +159,14 @@ def standard_attention(op: Operation, specs: Sequence[Spec], xp: Any) -> Compile
         queries, target = (a if a.ndim == 4 else split_heads(a, n) for a in (operands[_Q], out))
         return Quiet(in_turn([*calls, *more, sizes.bind(xp, queries, kv[0], kv[1], target, core, extras)]))
 
+    # Keys and values are copied, or read where they lie by loops that take any strides.
+    four_axes = [i for i in (_K, _V, _PAST_KEY, _PAST_VALUE) if (x := given(specs, i)) and len(x.shape) == 4]
+    blocks = four_axes if is_few(sizes, xp) and not any(p for p in op.present_outputs[3:]) else []
     return computed(
         outputs,
         bind,
-        contiguous=[i for i in range(len(specs)) if given(specs, i) is not None],
+        contiguous=[i for i in range(len(specs)) if given(specs, i) is not None and i not in blocks],
+        blocks=blocks,
         workspace_bytes=carved_bytes(*parts),
     )
 

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 from hetero.errors import UnsupportedError
 from hetero.program.operation import Operation
 from hetero.program.program import Dispatch
-from hetero.types import Array, Spec, TensorSpec, ValueType
+from hetero.types import Array, HostArray, Spec, TensorSpec, ValueType
 
 Call: TypeAlias = Callable[[], object]
 Bind: TypeAlias = Callable[[Sequence[Any], Sequence[Any], Any], Call]
@@ -40,6 +40,11 @@ class Compiled:
     run: Run | None = None
     contiguous: frozenset[int] = frozenset()
     """Inputs that must be C-contiguous; the runtime copies where they are not."""
+    blocks: frozenset[int] = frozenset()
+    """Inputs of which only the matrices (the last two axes) must be contiguous: the bits of the results do not depend
+    on how far apart these lie, so that a part of a larger buffer is read where it is. On the host alone."""
+    turned: frozenset[int] = frozenset()
+    """Of `blocks`, those whose matrices may as well be transposes of contiguous ones."""
     overwrites: tuple[tuple[int, int], ...] = ()
     """(input, output) pairs: the output may be computed into the input's memory when the input dies here."""
     updates: tuple[tuple[int, int], ...] = ()
@@ -49,6 +54,9 @@ class Compiled:
     """Bytes of scratch that bind gets as a uint8 array (None where 0)."""
     capture: str | None = None
     """None: may be recorded. Otherwise the reason why not."""
+    accepts: Callable[[int, HostArray], bool] | None = None
+    """(input, value) -> whether the bound call stays right where that input, one of `KernelDef.values`, has this value
+    instead, and nothing else changes: the call then reads the input itself each time."""
     reads: frozenset[int] | None = None
     """Set where `run` only moves handles of values: it gets the provider's own arrays, whatever they are, but for these
     inputs, which come as host arrays. What it makes itself is a host array too."""
@@ -153,20 +161,26 @@ def computed(
     bind: Bind,
     *,
     contiguous: Iterable[int] = (),
+    blocks: Iterable[int] = (),
+    turned: Iterable[int] = (),
     overwrites: Iterable[tuple[int, int]] = (),
     updates: Iterable[tuple[int, int]] = (),
     workspace_bytes: int = 0,
     capture: str | None = None,
+    accepts: Callable[[int, HostArray], bool] | None = None,
 ) -> Compiled:
     """A kernel whose output specs are known."""
     return Compiled(
         tuple(outputs),
         bind=bind,
         contiguous=frozenset(contiguous),
+        blocks=frozenset(blocks),
+        turned=frozenset(turned),
         overwrites=tuple(overwrites),
         updates=tuple(updates),
         workspace_bytes=workspace_bytes,
         capture=capture,
+        accepts=accepts,
     )
 
 

@@ -89,6 +89,17 @@ def inline(function: _T) -> _T:
     return function
 
 
+def native(compiled: Callable[[Any], Any]) -> Callable[[_T], _T]:
+    """Mark a helper that jitted functions may call, and that is not compiled into them: in its place they call what
+    `compiled` makes of the module numba."""
+
+    def mark(function: _T) -> _T:
+        function.__jit_native__ = compiled  # type: ignore[attr-defined]
+        return function
+
+    return mark
+
+
 class Jitted:
     """A function with a compiled serial variant, a compiled parallel one, and a NumPy twin.
 
@@ -167,7 +178,9 @@ def _helpers_stamp(function: Any) -> str:
         caller = todo.pop()
         for name in caller.__code__.co_names:
             helper = caller.__globals__.get(name)
-            if getattr(helper, "__jit_inline__", False):
+            if hasattr(helper, "__jit_native__"):
+                files.add(helper.__code__.co_filename)
+            elif getattr(helper, "__jit_inline__", False):
                 files.add(helper.__code__.co_filename)
                 todo.append(helper)
     files.discard(function.__code__.co_filename)
@@ -179,7 +192,9 @@ def _rebound(function: Any, numba: Any, options: dict[str, Any]) -> Any:
     """The same code over globals in which `prange` is numba's, and the inline helpers it calls are compiled."""
     scope = dict(function.__globals__)
     for name in function.__code__.co_names:
-        if getattr(scope.get(name), "__jit_inline__", False):
+        if hasattr(scope.get(name), "__jit_native__"):
+            scope[name] = scope[name].__jit_native__(numba)
+        elif getattr(scope.get(name), "__jit_inline__", False):
             scope[name] = numba.njit(**options)(_rebound(scope[name], numba, options))
     scope["prange"] = numba.prange
     if "floats_at" in function.__code__.co_names:

@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 
 from hetero.kernels.base import Call, Compiled, computed, given, kernel, tensor
-from hetero.kernels.broadcasting import NUMBERS, broadcasts_to, one_dtype
+from hetero.kernels.broadcasting import NUMBERS, broadcasts_to, elements, one_dtype
 from hetero.kernels.derived import Keeper
 from hetero.kernels.fused import in_turn
 from hetero.kernels.gemm import bind_matmul, matmul_shape, transposed
+from hetero.kernels.matmul_few import bind_few_rows, is_few_rows
 from hetero.kernels.operands import fail
 from hetero.kernels.quiet import Quiet
 from hetero.kernels.widen import NARROW, is_constant, widened
@@ -34,11 +35,18 @@ def matmul(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
         return widened(matmul, op, specs, xp)
     output = TensorSpec(dtype, matmul_shape(op, a.shape, b.shape))
 
+    few = is_few_rows(xp, a.shape, b.shape, dtype)
+
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Call:
+        if few:
+            return bind_few_rows(inputs[0], inputs[1], outputs[0])
         call = bind_matmul(xp, inputs[0], inputs[1], outputs[0])
         return Quiet(call) if dtype in FLOATS else call
 
-    return computed((output,), bind)
+    # One matrix on the right makes one product of all rows, where those lie one after the other.
+    batches = xp is np and len(b.shape) > 2 and elements(b.shape[:-2]) != 1
+    blocks = [k for k, s in enumerate((a, b)) if batches and len(s.shape) > 2]
+    return computed((output,), bind, blocks=blocks, turned=[1] if few else ())
 
 
 @kernel("Gemm", versions=(7, 9, 11, 13), dispatch=Dispatch.LIBRARY)

@@ -12,7 +12,7 @@ from hetero.errors import KernelError, UnsupportedError
 from hetero.kernels.base import Call, Compiled, computed, given, kernel, tensor
 from hetero.kernels.broadcasting import broadcasts_to, elements, one_dtype
 from hetero.kernels.fused import in_turn
-from hetero.kernels.norm_rows import FLOAT32, Rows, bind_rows
+from hetero.kernels.norm_rows import FLOAT32, Rows, bind_compiled, bind_rows, is_compiled
 from hetero.kernels.operands import fail
 from hetero.kernels.quiet import Quiet
 from hetero.kernels.workspace import carve, carved_bytes
@@ -52,6 +52,10 @@ def skip_layer_norm(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
     declared = (output, statistic, statistic, output)
     outputs = [s if p else None for s, p in zip(declared, op.present_outputs, strict=False)]
 
+    # Whether rows of the skip connection repeat as a whole: (1, sequence, hidden) for every entry of a batch.
+    inner = skip.shape[next((i for i, d in enumerate(skip.shape) if d != 1), len(skip.shape)) :]
+    wraps = skip.size > 0 and inner == x.shape[len(x.shape) - len(inner) :] and skip.size % x.shape[-1] == 0
+
     def bind(inputs: Sequence[Any], results: Sequence[Any], workspace: Any) -> Call:
         out, mean, inverse, total = (*results, None, None, None)[:4]
         total = out if total is None else total
@@ -60,10 +64,14 @@ def skip_layer_norm(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
             calls.append(partial(xp.add, total, inputs[4 if centred else 3], total))
         shift = inputs[3].reshape(1, 1, -1) if beta is not None else None
         scale = inputs[2].reshape(1, 1, -1)
+        if wraps and is_compiled(xp, rows, scale, shift, mean, inverse):
+            added = None if bias is None else inputs[4 if centred else 3]
+            vectors = (scale, shift, mean, inverse)
+            return bind_compiled(rows, inputs[0], out, *vectors, skip=inputs[1], skip_bias=added, total=total)
         calls.append(bind_rows(xp, rows, total, out, scale, shift, workspace, mean=mean, inverse=inverse))
         return Quiet(in_turn(calls))
 
-    return computed(outputs, bind, contiguous=(2, 3), workspace_bytes=carved_bytes(*rows.parts(xp)))
+    return computed(outputs, bind, contiguous=range(5), workspace_bytes=carved_bytes(*rows.parts(xp)))
 
 
 @kernel("EmbedLayerNormalization", domain="com.microsoft", versions=(1,))

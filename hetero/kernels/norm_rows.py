@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from hetero.kernels import row_loops
 from hetero.kernels.base import Call
 from hetero.kernels.fused import PIECE_BYTES, in_turn
-from hetero.kernels.jit import PARALLEL_ELEMENTS
-from hetero.kernels.norm_lanes import normalise_lanes
 from hetero.kernels.quiet import Quiet
+from hetero.kernels.row_loops import takes_rows
 from hetero.kernels.workspace import Part, carve
 from hetero.types import Array
 
@@ -84,10 +84,8 @@ def bind_rows(
 
     `mean` and `inverse` (1 / standard deviation), where wanted, have one element a row.
     """
-    if mean is None and inverse is None and x.size and xp is np:
-        call = _along_rows(rows, x, out, scale, bias)
-        if call is not None:
-            return call
+    if is_compiled(xp, rows, scale, bias, mean, inverse):
+        return bind_compiled(rows, x, out, scale, bias, mean, inverse)
     squares, wide, means, inverses = carve(workspace, *rows.parts(xp))
     step = rows.step(xp)
     source = x.reshape(rows.samples, rows.rows, rows.length)
@@ -119,22 +117,34 @@ def bind_rows(
     return Quiet(in_turn(calls))
 
 
-def _along_rows(rows: Rows, x: Array, out: Array, scale: Array | None, bias: Array | None) -> Call | None:
-    """One compiled call for float32 whose scale and bias lie along the row; None for all else, or without numba."""
-    if rows.dtype != FLOAT32 or rows.output != FLOAT32:
-        return None
-    affine: list[Array] = []
-    for operand, neutral in ((scale, 1), (bias, 0)):
-        if operand is None:
-            operand = np.full((1, rows.length), neutral, FLOAT32)
-        if operand.size != rows.length or operand.shape[0] != 1 or operand.dtype != FLOAT32:
-            return None
-        affine.append(operand.reshape(-1))
-    lines = x.reshape(-1, rows.length), out.reshape(-1, rows.length)
-    function = normalise_lanes.variant(lines[0], *affine, lines[1], parallel=x.size >= PARALLEL_ELEMENTS)
-    if function is normalise_lanes.twin:
-        return None
-    return partial(function, lines[0], *affine, lines[1], rows.epsilon, int(rows.centred))
+def is_compiled(xp: Any, rows: Rows, *vectors: Array | None) -> bool:
+    """Whether compiled loops normalise these rows: plain ones of float32, with one number for each element in
+    `vectors` (scale, bias) or for each row (mean, inverse)."""
+    scale, bias = vectors[:2]
+    plain = rows.samples == rows.groups == 1
+    fits = all(v is None or v.size == rows.length for v in (scale, bias))
+    dtypes = (rows.dtype, rows.output, *(v.dtype for v in vectors if v is not None))
+    return plain and fits and takes_rows(xp, rows.rows, rows.length, *dtypes)
+
+
+def bind_compiled(
+    rows: Rows,
+    x: Array,
+    out: Array,
+    scale: Array | None,
+    bias: Array | None,
+    mean: Array | None = None,
+    inverse: Array | None = None,
+    **skip: Array | None,
+) -> Call:
+    """As `bind_rows`, for rows that `is_compiled` takes. `skip`, `skip_bias`: what is added to `x` first, to give
+    `total` (which may be `out`)."""
+    arrays = {
+        row_loops.X: x, row_loops.OUT: out, row_loops.SCALE: scale, row_loops.SHIFT: bias,
+        row_loops.MEAN: mean, row_loops.INVERSE: inverse, row_loops.SKIP: skip.get("skip"),
+        row_loops.BIAS: skip.get("skip_bias"), row_loops.TOTAL: skip.get("total"),
+    }  # fmt: skip
+    return row_loops.bind_norm(rows.rows, rows.length, rows.centred, rows.epsilon, arrays)
 
 
 def _normalise(

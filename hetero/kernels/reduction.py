@@ -13,6 +13,7 @@ from hetero.kernels.broadcasting import BOOL, NUMBERS, elements, one_dtype
 from hetero.kernels.fused import in_turn, piece_elements
 from hetero.kernels.operands import axes_of, known_ints
 from hetero.kernels.quiet import Quiet
+from hetero.kernels.row_loops import bind_unary, mean_rows, takes_rows
 from hetero.kernels.widen import NARROW, widened
 from hetero.kernels.workspace import Part, carve, carved_bytes
 from hetero.program.operation import Operation
@@ -161,7 +162,14 @@ def _compile(op: Operation, specs: Sequence[Spec], xp: Any, axes: tuple[int, ...
 
     kept_shape = reduced_shape(x.shape, axes, True)
 
+    last = len(x.shape) - len(axes)
+    width = elements(x.shape[last:])
+    trailing = op.op_type == "ReduceMean" and bool(axes) and axes == tuple(range(last, len(x.shape)))
+    by_rows = trailing and takes_rows(xp, elements(x.shape[:last]), width, dtype)
+
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Call:
+        if by_rows:
+            return bind_unary(mean_rows, output.size, width, inputs[0], outputs[0])
         whole, target = inputs[0], outputs[0].reshape(kept_shape)
         if not parts:
             call = _bound(op.op_type, xp, axes, whole, target, ())
@@ -181,7 +189,7 @@ def _compile(op: Operation, specs: Sequence[Spec], xp: Any, axes: tuple[int, ...
         call = in_turn(calls)
         return Quiet(call) if inside in FLOATS else call
 
-    return computed((output,), bind, workspace_bytes=carved_bytes(*parts))
+    return computed((output,), bind, contiguous=(0,) if by_rows else (), workspace_bytes=carved_bytes(*parts))
 
 
 @kernel("ReduceSum", versions=(1, 11))

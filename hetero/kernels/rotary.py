@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -12,6 +12,7 @@ import numpy as np
 from hetero.kernels.base import Call
 from hetero.kernels.gather import taken
 from hetero.kernels.operands import fail
+from hetero.kernels.rotary_loops import bind_rotate, rotates
 from hetero.kernels.workspace import Part
 from hetero.program.operation import Operation
 from hetero.types import Array, TensorSpec
@@ -56,6 +57,32 @@ class Rotation:
             calls.append(partial(xp.copyto, out[..., self.turned :], x[..., self.turned :]))
         return calls
 
+    def looking_up(
+        self,
+        op: Operation,
+        xp: Any,
+        pairs: Sequence[tuple[Array, Array, Array]],
+        tables: tuple[Array, Array],
+        positions: Array,
+        found: tuple[Array, Array],
+    ) -> list[Call]:
+        """The calls that turn `x` into `out` for each of the `pairs` (x, out, scratch), as `bind`, by the angles that
+        the tables (positions, turned / 2) have at `positions` (batch or 1, length). `found` (batch or 1, length,
+        turned / 2): scratch for cosines and sines.
+
+        Raises when called, on the host: KernelError for a position outside the tables.
+        """
+        plain = self.turned and positions.dtype == np.int64 and positions.size
+        if plain and rotates(xp, *tables, *(a for x, out, _ in pairs for a in (x, out))):
+            calls: list[Call] = [position_check(op, positions, tables[0].shape[0])]
+            for x, out, _ in pairs:
+                calls.append(bind_rotate(x, out, tables, positions, self.turned, self.interleaved))
+            return calls
+        calls = looked_up(op, xp, tables, positions, found)
+        for x, out, scratch in pairs:
+            calls += self.bind(xp, x, found[0][:, None], found[1][:, None], out, scratch)
+        return calls
+
 
 def rotation_of(
     op: Operation, size: int, cos: TensorSpec, sin: TensorSpec, *, turned: int, interleaved: bool
@@ -74,11 +101,16 @@ def rotation_of(
 def position_check(op: Operation, positions: Array, extent: int) -> Callable[[], None]:
     """The check that positions lie in [0, extent); for the host. Raises when called: KernelError where not."""
 
+    def check_few() -> None:  # a reduction takes longer than this
+        for position in positions.flat:
+            if not 0 <= position < extent:
+                fail(op, f"{positions.tolist()} leave the table of {extent} positions", "position_ids")
+
     def check() -> None:
         if positions.size and not 0 <= int(positions.min()) <= int(positions.max()) < extent:
             fail(op, f"{positions.tolist()} leave the table of {extent} positions", "position_ids")
 
-    return check
+    return check_few if positions.size <= 8 else check
 
 
 def looked_up(

@@ -135,10 +135,8 @@ def _table(
             offsets = xp.arange(length).reshape(1, -1)
             calls.append(partial(xp.add, where.reshape(1, 1), offsets, steps))
             where = steps
-        calls += looked_up(op, xp, (inputs[cos], inputs[sin]), where, (own_cos, own_sin))
-        turned = (_views(a, heads) for a in (inputs[x], outputs[0]))
-        from_, to = turned
-        calls += rotation.bind(xp, from_, own_cos[:, None], own_sin[:, None], to, scratch)
+        pair = (_views(inputs[x], heads), _views(outputs[0], heads), scratch)
+        calls += rotation.looking_up(op, xp, [pair], (inputs[cos], inputs[sin]), where, (own_cos, own_sin))
         return Quiet(in_turn(calls))
 
     return computed(

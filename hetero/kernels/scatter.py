@@ -17,6 +17,8 @@ from hetero.kernels.workspace import carve, carved_bytes
 from hetero.program.operation import Operation
 from hetero.types import Array, Spec, TensorSpec
 
+FEW_ENTRIES = 8
+"""Entries of a batch up to which a copy for each is faster than one by arrays of indices."""
 REDUCTIONS = {"add": "add", "mul": "multiply", "max": "maximum", "min": "minimum"}
 
 
@@ -121,6 +123,27 @@ def scatter_nd(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
     )
 
 
+def _place_few(
+    op: Operation,
+    data: Array,
+    out: Array,
+    update: Array,
+    starts: Array,
+    lead: tuple[slice, ...],
+    length: int,
+    copy: Call | None,
+) -> None:
+    """TensorScatter of a few entries: a copy for each."""
+    places, capacity = starts.tolist(), data.shape[len(lead) + 1]
+    for start in places:
+        if not 0 <= start <= capacity - length:
+            fail(op, f"{length} steps from {places} pass the end {capacity}", "write_indices")
+    if copy is not None:
+        copy()
+    for entry, rows, start in zip(out, update, places, strict=True):
+        entry[(*lead, slice(start, start + length))] = rows
+
+
 @kernel("TensorScatter", versions=(24,), strided=True)
 def tensor_scatter(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
     """A cache with `update` written along `axis` from write_indices[b] on, for every batch entry b.
@@ -153,6 +176,9 @@ def tensor_scatter(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
             write = partial(xp.copyto, front, inputs[1])
             return write if copy is None else _scattered(copy, bool, write, nothing_to_write=False)
         starts = inputs[2]
+        if xp is np and mode == "linear" and batch <= FEW_ENTRIES:
+            lead = (slice(None),) * (axis - 1)
+            return partial(_place_few, op, inputs[0], outputs[0], inputs[1], starts, lead, length, copy)
         target, source = outputs[0].swapaxes(1, axis), inputs[1].swapaxes(1, axis)
         entries, steps = xp.arange(batch)[:, None], xp.arange(length)
 

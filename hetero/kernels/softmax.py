@@ -11,10 +11,9 @@ import numpy as np
 from hetero.kernels.base import Call, Compiled, computed, kernel, tensor
 from hetero.kernels.broadcasting import elements, one_dtype
 from hetero.kernels.fused import in_turn, piece_elements
-from hetero.kernels.jit import PARALLEL_ELEMENTS
 from hetero.kernels.operands import axis_of
 from hetero.kernels.quiet import Quiet
-from hetero.kernels.softmax_rows import softmax_rows
+from hetero.kernels.row_loops import bind_unary, softmax_rows, takes_rows
 from hetero.kernels.widen import NARROW, widened
 from hetero.kernels.workspace import Part, carve, carved_bytes
 from hetero.program.operation import Operation
@@ -78,19 +77,16 @@ def softmax(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
         step, extra = _log_softmax_into, (x.dtype,)
     else:
         step, extra, row_dtype = _hardmax_into, (np.dtype(bool),), np.dtype(np.intp)
-    compiled = op.op_type == "Softmax" and xp is np and x.dtype == np.float32 and inner == 1
+    compiled = op.op_type == "Softmax" and inner == 1 and takes_rows(xp, outer, n, x.dtype)
     rows = min(outer, max(1, piece_elements(xp, x) // max(1, n * inner)))
     parts: list[Part] = [((rows, 1, inner), row_dtype), *(((rows, n, inner), dtype) for dtype in extra)]
 
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Call:
         if x.size == 0:
             return in_turn([])
-        if compiled:
-            lines = inputs[0].reshape(outer, n), outputs[0].reshape(outer, n)
-            function = softmax_rows.variant(*lines, parallel=4 * x.size >= PARALLEL_ELEMENTS)
-            if function is not softmax_rows.twin:
-                return partial(function, *lines)
         source, out = inputs[0].reshape(outer, n, inner), outputs[0].reshape(outer, n, inner)
+        if compiled:
+            return bind_unary(softmax_rows, outer, n, source, out)
         scratch = carve(workspace, *parts)
         return Quiet(
             in_turn(

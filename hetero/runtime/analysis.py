@@ -23,6 +23,7 @@ class Analysis:
     dying: per instruction, the slots that nobody reads after it (each slot dies exactly once).
     value_inputs: positions of program inputs from which shapes are derived; their values take part in the signature.
     kernels: per instruction, the kernel definition, if there is one of ours.
+    readers: for each slot of `value_inputs` that is no program output, the instructions that read it.
     """
 
     escaping: frozenset[int]
@@ -30,6 +31,7 @@ class Analysis:
     dying: tuple[tuple[int, ...], ...]
     value_inputs: tuple[int, ...]
     kernels: tuple[KernelDef | None, ...]
+    readers: dict[int, frozenset[int]]
 
 
 def analyse(program: Program) -> Analysis:
@@ -40,7 +42,8 @@ def analyse(program: Program) -> Analysis:
     lent = escaping_from(
         program, rearranged | ({p.slot for p in program.outputs} & {p.slot for p in program.inputs})
     )
-    return Analysis(escaping, lent, _dying(program), _value_inputs(program, kernels), kernels)
+    value_inputs = _value_inputs(program, kernels)
+    return Analysis(escaping, lent, _dying(program), value_inputs, kernels, _readers(program, value_inputs))
 
 
 def keeps_handles(instruction: Instruction) -> bool:
@@ -100,6 +103,13 @@ def _value_inputs(program: Program, kernels: tuple[KernelDef | None, ...]) -> tu
         ):
             wanted.update(s for s in instruction.inputs if s != NO_SLOT)
     return tuple(k for k, p in enumerate(program.inputs) if p.slot in wanted and small[p.slot])
+
+
+def _readers(program: Program, inputs: tuple[int, ...]) -> dict[int, frozenset[int]]:
+    slots = {program.inputs[k].slot for k in inputs} - {p.slot for p in program.outputs}
+    return {
+        slot: frozenset(at for at, i in enumerate(program.instructions) if slot in i.inputs) for slot in slots
+    }
 
 
 def _is_small(type_: object) -> bool:

@@ -23,6 +23,7 @@ from hetero.runtime.operands import (
     Gather,
     contiguous_copy,
     gatherer,
+    has_blocks,
     make_contiguous,
     run_once,
 )
@@ -133,6 +134,10 @@ class Builder:
         if compiled.view is not None and self._view(instruction, operands, compiled):
             return None
         self._bind(instruction, operands, compiled)
+        if compiled.accepts is not None:
+            self.section.tolerant[self.at] = tuple(
+                (instruction.inputs[k], partial(compiled.accepts, k)) for k in values if k < len(operands)
+            )
         return None
 
     def _bury(self, at: int) -> None:
@@ -404,9 +409,13 @@ class Builder:
         scratch: list[Buffer],
         grows: bool,
     ) -> None:
-        for k in compiled.contiguous:
+        wanted = [(k, self.provider.is_contiguous) for k in compiled.contiguous]
+        wanted += [
+            (k, partial(has_blocks, self.provider, turned=k in compiled.turned)) for k in compiled.blocks
+        ]
+        for k, lies_well in wanted:
             array = inputs[k] if k < len(inputs) else None
-            if array is None or self.provider.is_contiguous(array):
+            if array is None or lies_well(array):
                 continue
             if operands[k].kind in (Kind.CONSTANT, Kind.KNOWN):
                 inputs[k] = self._laid_out(operands[k], array)
@@ -446,7 +455,7 @@ class Builder:
 
         def step() -> None:
             inputs = gather()
-            make_contiguous(provider, inputs, contiguous)
+            make_contiguous(provider, compiled, inputs)
             targets = list(stable)
             for k, s, spec in fresh:
                 table[s] = targets[k] = provider.empty(spec)

@@ -107,6 +107,7 @@ class Regrowth(Builder):
         """Bind for the inputs in `entry` (their slots, without frames). False where that cannot be."""
         section, instructions = self._old, self.runner.program.instructions
         calls: dict[int, Call] = {}
+        again: list[int] = []
         affected = 0
         tail: Tail | None = section.tail
         kernels = self.runner.context.kernels
@@ -130,6 +131,7 @@ class Regrowth(Builder):
                 tail = made if made is not None else tail
                 calls.update(zip(range(record.first, record.last), self._fresh, strict=True))
                 affected += len(run)
+                again.extend(range(record.start, record.stop))
         except (_Outgrown, HeteroError):
             return False  # where it is an error, building from scratch raises it again
         finally:
@@ -138,6 +140,9 @@ class Regrowth(Builder):
         if self.mostly:
             return False
         self._commit(calls, tail)
+        for at in again:
+            section.tolerant.pop(at, None)
+        section.tolerant.update(self.section.tolerant)
         return True
 
     def _enter(self, entry: Liveness) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -32,11 +32,29 @@ def gatherer(fixed: Sequence[Any], moving: Sequence[tuple[int, int]], table: lis
     return gather
 
 
-def make_contiguous(provider: Provider, inputs: list[Any], wanted: Iterable[int]) -> None:
-    """Replace each of the `wanted` operands that is strided by a fresh contiguous copy."""
-    for k in wanted:
+def make_contiguous(provider: Provider, compiled: Compiled, inputs: list[Any]) -> None:
+    """Replace each operand that does not lie as the kernel wants it by a fresh contiguous copy."""
+    for k in compiled.contiguous:
         if k < len(inputs) and inputs[k] is not None and not provider.is_contiguous(inputs[k]):
             inputs[k] = contiguous_copy(provider, inputs[k])
+    for k in compiled.blocks:
+        if (
+            k < len(inputs)
+            and inputs[k] is not None
+            and not has_blocks(provider, inputs[k], k in compiled.turned)
+        ):
+            inputs[k] = contiguous_copy(provider, inputs[k])
+
+
+def has_blocks(provider: Provider, array: Array, turned: bool = False) -> bool:
+    """Whether the matrices of the array (or, `turned`, their transposes) are contiguous, wherever each of them lies;
+    for the host."""
+    if provider.is_contiguous(array):
+        return True
+    if array.ndim < 3 or array.size == 0:
+        return False
+    matrix = array[(0,) * (array.ndim - 2)]
+    return provider.is_contiguous(matrix) or (turned and provider.is_contiguous(matrix.T))
 
 
 def contiguous_copy(provider: Provider, array: Array) -> Array:
@@ -52,7 +70,7 @@ def run_once(provider: Provider, compiled: Compiled, inputs: list[Any]) -> tuple
         return _handle(provider, compiled.run, compiled.reads, inputs)
     if not provider.is_host:
         inputs = [arrived(provider, x) if isinstance(x, SequenceValue) else x for x in inputs]
-    make_contiguous(provider, inputs, compiled.contiguous)
+    make_contiguous(provider, compiled, inputs)
     if compiled.run is not None:
         return provider.run(compiled, inputs)
     outputs = [provider.empty(s) if isinstance(s, TensorSpec) else None for s in compiled.outputs]

@@ -136,8 +136,8 @@ class Runner:
     def compile(self, at: int, provider: Provider, specs: Sequence[Spec]) -> Compiled:
         """The kernel of instruction `at` on `provider` for `specs`, from the child's cache.
 
-        Unless the kernel is `strided`, it asks for contiguous operands throughout: its bits must not depend on whether
-        a value is a view here or came as a copy from another child.
+        Unless the kernel is `strided`, it asks for contiguous operands throughout (but for its `blocks`): its bits must
+        not depend on whether a value is a view here or came as a copy from another child.
         """
         instruction, definition = self.program.instructions[at], self.analysis.kernels[at]
         op = instruction.op
@@ -151,7 +151,8 @@ class Runner:
             if kernel.view is not None or (definition is not None and definition.strided):
                 return kernel
             tensors = frozenset(k for k, spec in enumerate(specs) if isinstance(spec, TensorSpec))
-            return replace(kernel, contiguous=tensors)
+            blocks = kernel.blocks if provider.is_host else frozenset()
+            return replace(kernel, contiguous=tensors - blocks, blocks=blocks & tensors)
 
         return self.context.kernels.get((id(self), at, provider.name), specs, compiled)
 
@@ -270,7 +271,7 @@ class Runner:
             key = self._signature(inputs)
             found = self._roots.get(key)
             if found is None:
-                found = self._regrown(drive, key, inputs)
+                found = self._tolerated(key, inputs) or self._regrown(drive, key, inputs)
                 if found is None:
                     return self._first(drive, key, inputs)
             self._roots.move_to_end(key)
@@ -288,6 +289,32 @@ class Runner:
         if drive is None:
             drive = self._drives[name] = Drive()
         return drive
+
+    def _tolerated(self, key: Signature, inputs: Sequence[Any]) -> Section | None:
+        """A section for these specs and other values of inputs, where all that read those take the new ones as well."""
+        for old, section in self._roots.items():
+            if old[0] != key[0] or len(old[1]) != len(key[1]):
+                continue
+            changed = [i for i, (a, b) in enumerate(zip(old[1], key[1], strict=True)) if a != b]
+            if all(
+                i < len(self._value_inputs) and self._accepts(section, self._value_inputs[i], inputs)
+                for i in changed
+            ):
+                del self._roots[old]
+                self._roots[key] = section
+                return section
+        return None
+
+    def _accepts(self, section: Section, k: int, inputs: Sequence[Any]) -> bool:
+        """Whether a section's calls are right for the value of input `k`."""
+        slot = self.program.inputs[k].slot
+        readers = self.analysis.readers.get(slot)
+        return (
+            readers is not None
+            and _is_small(inputs[k])
+            and readers <= section.tolerant.keys()
+            and all(takes(inputs[k]) for at in readers for s, takes in section.tolerant[at] if s == slot)
+        )
 
     def _regrown(self, drive: Drive, key: Signature, inputs: Sequence[Any]) -> Section | None:
         """The last section, taken over to extents that have grown; None where it has to be built."""

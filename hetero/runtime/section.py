@@ -17,10 +17,21 @@ from hetero.runtime.arena import Lease
 from hetero.runtime.capture.captured import Captured
 from hetero.runtime.capture.reasons import SeamReason
 from hetero.runtime.slots import Liveness
-from hetero.types import ABSENT, Array, MapSpec, MapValue, SequenceSpec, SequenceValue, Spec, TensorSpec
+from hetero.types import (
+    ABSENT,
+    Array,
+    HostArray,
+    MapSpec,
+    MapValue,
+    SequenceSpec,
+    SequenceValue,
+    Spec,
+    TensorSpec,
+)
 
 Key = tuple[Spec, ...]
 Tail = Callable[[], Key]
+Accepts = Callable[[HostArray], bool]
 Result = tuple[int, Any, bool]
 """A slot of the run's table, or NO_SLOT; then the value that is always there, and whether readers need a copy."""
 
@@ -73,6 +84,9 @@ class Section:
     frame_buffers: dict[int, Buffer] = field(default_factory=dict)
     results: list[Result] | None = None
     """Of the last section, once it ran: where each output of the program is found."""
+    tolerant: dict[int, tuple[tuple[int, Accepts], ...]] = field(default_factory=dict)
+    """Instructions that shapes follow from values in -> the slots of such values, and what says whether the bound call
+    is right for another one."""
     lent: dict[int, Array] = field(default_factory=dict)
     """Results that stay in this section's memory, by id."""
 

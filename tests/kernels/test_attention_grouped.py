@@ -213,3 +213,27 @@ def test_quantised_and_sliding_caches_are_declined() -> None:
         run_op(GQA, step((P, P), *[None] * 5, f(1)), opset=1, domain=DOMAIN, n_outputs=3, **HEADS)
     with pytest.raises(UnsupportedError, match="sliding cache"):
         run_op(GQA, step(), opset=1, domain=DOMAIN, n_outputs=3, sliding_window_cache=1, **HEADS)
+
+
+@pytest.mark.parametrize("rotary", [0, 1])
+def test_a_large_batch_gives_what_its_entries_give(rotary: int) -> None:
+    batch, lengths = 11, [(3 * b) % CAPACITY for b in range(11)]
+    lengths[0] = CAPACITY - 1
+    tables = [f(POSITIONS, H // 2, seed=7), f(POSITIONS, H // 2, seed=8)] if rotary else []
+    attributes = {"opset": 1, "domain": DOMAIN, "n_outputs": 3, "do_rotary": rotary, **HEADS}
+    inputs = [*qkv(1, batch), *past(CAPACITY, batch), i32(*lengths), i32(CAPACITY)]
+    whole = run_op(GQA, [*inputs, *tables], **attributes)
+    for b in range(batch):
+        one = [x[b : b + 1] for x in inputs[:-1]]
+        for found, expected in zip(
+            run_op(GQA, [*one, inputs[-1], *tables], **attributes), whole, strict=True
+        ):
+            np.testing.assert_array_equal(found, expected[b : b + 1])
+
+
+def test_lengths_that_leave_the_call_are_refused_in_a_batch_of_any_size() -> None:
+    for batch in (2, 11):
+        for wrong in (P + 1, -1):
+            inputs = [*qkv(1, batch), *past(CAPACITY, batch), i32(*[P] * (batch - 1), wrong), i32(P + 1)]
+            with pytest.raises(HeteroError, match="seqlens_k"):
+                run_op(GQA, inputs, opset=1, domain=DOMAIN, n_outputs=3, **HEADS)

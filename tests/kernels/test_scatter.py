@@ -157,3 +157,17 @@ def test_tensor_scatter_refuses_to_pass_the_end() -> None:
         run_op("TensorScatter", [cache, grid(1, 2, 2)], opset=24, axis=0)
     with pytest.raises(KernelError, match="the batch has 1 entries"):
         run_op("TensorScatter", [cache, grid(1, 2, 2), i64(0, 0)], opset=24)
+
+
+@pytest.mark.parametrize("axis", [1, 2, -1])
+def test_a_large_batch_is_written_as_its_entries_are(axis: int) -> None:
+    rng = np.random.default_rng(0)
+    shape = [20, 5, 6, 7]
+    data = rng.standard_normal(shape).astype(np.float32)
+    shape[axis] = 2
+    update = rng.standard_normal(shape).astype(np.float32)
+    starts = rng.integers(0, 3, 20)
+    (whole,) = run_op("TensorScatter", [data, update, starts], opset=24, axis=axis)
+    for b in range(20):
+        one = [data[b : b + 1], update[b : b + 1], starts[b : b + 1]]
+        np.testing.assert_array_equal(run_op("TensorScatter", one, opset=24, axis=axis)[0], whole[b : b + 1])

@@ -1,0 +1,79 @@
+"""Products of a few rows with many turned matrices, compiled: the scores of a step, whose keys lie as rows."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from hetero.kernels.base import Call
+from hetero.kernels.broadcasting import elements
+from hetero.kernels.jit import PARALLEL_ELEMENTS, enabled, jit, prange
+from hetero.kernels.jit_lanes import dots_at, rows_at
+from hetero.kernels.row_loops import address, aligned, calls_then
+from hetero.types import Array
+
+MOST_ROWS = 4
+DEPTHS, FEWEST_COLUMNS = range(16, 257), 256
+"""Of keys: as long as heads are, and so many that to turn them would take longer than the product."""
+_FLOAT32 = np.dtype(np.float32)
+_BLOCK = 64
+"""Columns at a time: their elements stay in the first cache for all rows."""
+
+
+def _products_numpy(words: Any, places: Any) -> None:
+    """The compiled function's result, matrix by matrix."""
+    m, k, n, step = (int(w) for w in words)
+    for a, b, out in zip(*places.tolist(), strict=True):
+        rows_at(out, 4 * n, m, n)[:] = rows_at(a, 4 * k, m, k) @ rows_at(b, step, n, k).T
+
+
+@jit("i8[1], i8[2]", twin=_products_numpy, exact=True)
+def products(words: Array, places: Array) -> None:
+    """out = a b for matrices (m, k) and (k, n) at the addresses `places` (3, matrices); `b` has its columns as dense
+    rows. `words`: m, k, n, and bytes from one column of `b` to the next."""
+    m, k, n, step = words[0], words[1], words[2], words[3]
+    for i in prange(places.shape[1]):
+        for block in range(0, n, _BLOCK):
+            count = min(_BLOCK, n - block)
+            for r in range(m):
+                dots_at(
+                    places[0, i] + 4 * r * k, places[1, i] + block * step, step,
+                    places[2, i] + 4 * (r * n + block), k, count,
+                )  # fmt: skip
+
+
+def is_few_rows(xp: Any, a: tuple[int, ...], b: tuple[int, ...], dtype: np.dtype[Any]) -> bool:
+    """Whether these loops are for the product of operands of these shapes, which alone decide: `b` is then wanted
+    turned, and laid out so where it is not."""
+    if xp is not np or dtype != _FLOAT32 or len(a) < 2 or len(b) < 3 or elements(b[:-2]) < 2:
+        return False
+    few = 1 <= a[-2] <= MOST_ROWS and a[-1] in DEPTHS and b[-1] >= FEWEST_COLUMNS
+    return few and elements(a) > 0 and enabled()
+
+
+def bind_few_rows(a: Array, b: Array, out: Array) -> Call:
+    """The call out = a @ b for operands that `is_few_rows` takes: the matrices of `a` and `out` are contiguous, and
+    those of `b` either way."""
+    calls, a = aligned(a)
+    turned = b.swapaxes(-1, -2)
+    if turned.strides[-1] != turned.itemsize or not turned.flags.aligned:
+        rows = np.empty(turned.shape, turned.dtype)
+        calls.append(partial(np.copyto, rows, turned))
+        turned = rows
+    batch = out.shape[:-2]
+    places = np.stack([_places(x, batch) for x in (a, turned, out)])
+    words = np.array([*a.shape[-2:], out.shape[-1], turned.strides[-2]], np.int64)
+    parallel = out.size * a.shape[-1] >= 16 * PARALLEL_ELEMENTS
+    call = partial(products.variant(words, places, parallel=parallel), words, places)
+    call.__dict__["operands"] = a, turned, out  # the places are only numbers
+    return calls_then(calls, call)
+
+
+def _places(array: Array, batch: tuple[int, ...]) -> Array:
+    """The addresses of the array's matrices, broadcast to `batch`, in order."""
+    offsets = np.full((), address(array), np.int64)
+    for extent, stride in zip(array.shape[:-2], array.strides[:-2], strict=True):
+        offsets = offsets[..., None] + np.arange(extent, dtype=np.int64) * stride
+    return np.broadcast_to(offsets, batch).reshape(-1)
