@@ -44,6 +44,14 @@ def fuse(program: Program) -> Fused:
     return Fused(replace(program, instructions=instructions), until)
 
 
+def uses_tapes(program: Program) -> bool:
+    """Whether an instruction of the program, or of a body in it, may be run by a tape."""
+    return any(
+        (i.op.domain, i.op.op_type) in LOWERINGS or any(map(uses_tapes, i.op.bodies().values()))
+        for i in program.instructions
+    )
+
+
 def _fits(instruction: Instruction) -> bool:
     if instruction.dispatch is not Dispatch.BACKEND or len(instruction.outputs) != 1:
         return False

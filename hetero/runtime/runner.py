@@ -19,7 +19,6 @@ from hetero.kernels.base import Call, Compiled
 from hetero.kernels.jit import enabled
 from hetero.kernels.limits import check_declared
 from hetero.kernels.tape import load_tapes
-from hetero.kernels.tape_ops import LOWERINGS
 from hetero.program.program import NO_SLOT, Dispatch, Program
 from hetero.providers.base import Provider
 from hetero.runtime.analysis import analyse, escaping_from
@@ -31,7 +30,7 @@ from hetero.runtime.context import Context as Context
 from hetero.runtime.decode_memo import STEADY_STEPS, Drive, Regrowth
 from hetero.runtime.elements import arrived, deferred
 from hetero.runtime.frames import Frames, Iteration, escaping_outputs
-from hetero.runtime.fusion import Fused, fuse
+from hetero.runtime.fusion import Fused, fuse, uses_tapes
 from hetero.runtime.memory_plan import MemoryPlan, memory_plan
 from hetero.runtime.operands import contiguous_copy
 from hetero.runtime.pins import Pins
@@ -84,7 +83,7 @@ class Runner:
         self.host = context.host
         self.options = context.options
         self.statistics = context.statistics
-        taped = any((i.op.domain, i.op.op_type) in LOWERINGS for i in program.instructions)
+        taped = uses_tapes(program)
         if taped:
             load_tapes()  # half a second, once per process, which no step should take
         fuses = taped and self.options.fuse_elementwise and self.provider.fuses and enabled()
