@@ -9,8 +9,10 @@ from functools import partial
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import corpus, elementwise, inline, planning, roads
+from benchmarks import corpus, decoder, elementwise, inline, planning, roads
 from benchmarks.measure import Pair
+from hetero import RuntimeOptions
+from tests.models.decoder import Form
 
 THREADS = os.cpu_count() or 1
 CORPUS_GOAL = 1.5
@@ -32,6 +34,12 @@ def pair_row(work: str, against: str, goal: str, measure: Callable[[], Pair]) ->
     )
 
 
+def outside_row(form: Form) -> tuple[str, ...]:
+    """The line on what a one-token step spends outside kernels."""
+    share = decoder.outside_kernels(form, 1)
+    return f"outside kernels, successive steps, {form}", "the step", "", "", f"{share:.2f}", "", "<= 0.10"
+
+
 def growth_row() -> tuple[str, ...]:
     """The line of the planning benchmark."""
     g = planning.growth()
@@ -44,20 +52,46 @@ def main() -> None:
     table = Table("work", "against", "ours ms", "theirs ms", "ratio", "middle half", "goal")
     rows: list[Callable[[], tuple[str, ...]]] = [
         lambda: pair_row(
-            "1,000 tiny Adds, eager, inline", "onnxruntime, 1 thread, unoptimised", "<= 0.8", inline.chain
+            "1,000 tiny Adds, fused and captured",
+            "onnxruntime, 1 thread, unoptimised",
+            "<= 0.8",
+            inline.chain,
+        ),
+        lambda: pair_row(
+            "the same, captured alone",
+            "onnxruntime",
+            "<= 0.8",
+            partial(inline.chain, options=RuntimeOptions(fuse_elementwise=False)),
+        ),
+        lambda: pair_row(
+            "the same, eager",
+            "onnxruntime",
+            "<= 2",
+            partial(inline.chain, options=RuntimeOptions(fuse_elementwise=False, capture=False)),
         ),
         lambda: pair_row(
             f"encoder 6x384, 128 tokens, {THREADS} threads",
             "onnxruntime, same threads",
-            "<= 2",
+            "<= 1",
             lambda: inline.encoder_step(THREADS),
         ),
         lambda: pair_row(
             "encoder 6x384, 128 tokens, 1 thread",
             "onnxruntime, same threads",
-            "<= 2",
+            "<= 1",
             lambda: inline.encoder_step(1),
         ),
+        *(
+            partial(
+                pair_row,
+                f"decoder 12x768, one token at 512, {form}, 1 thread",
+                "onnxruntime, IO binding, 1 thread",
+                "<= 1",
+                partial(decoder.decoder_step, form, 1),
+            )
+            for form in decoder.FORMS
+        ),
+        *(partial(outside_row, form) for form in decoder.FORMS),
         *(
             partial(
                 pair_row,

@@ -9,9 +9,8 @@ from typing import Any
 
 import numpy as np
 import onnxruntime
-from threadpoolctl import threadpool_limits
 
-from benchmarks.inline import session
+from benchmarks.inline import session, threads_of
 from benchmarks.measure import Pair, paired
 from hetero import HeterogeneousExecutor
 from hetero.decode.context import Context
@@ -81,7 +80,7 @@ def decoder_steps(
 def outside_kernels(form: Form, threads: int, *, config: Config = BENCHMARK, count: int = 8) -> float:
     """Share of successive one-token steps near CONTEXT tokens that is not spent in bound calls."""
     with (
-        threadpool_limits(threads, user_api="blas"),
+        threads_of(threads),
         HeterogeneousExecutor(build(config, form), ["cpu"], children="inline") as ours,
     ):
         roles = roles_of(ours.plan)
@@ -113,7 +112,7 @@ def _both(form: Form, threads: int, config: Config) -> Iterator[tuple[Heterogene
     model = build(config, form)
     theirs = session(model, threads, optimise=True)
     with (
-        threadpool_limits(threads, user_api="blas"),
+        threads_of(threads),
         HeterogeneousExecutor(model, ["cpu"], children="inline") as ours,
     ):
         yield ours, _Peer(theirs, roles_of(ours.plan), config)

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
-import numba
 import numpy as np
 import onnx
 import onnx.parser
 
-from benchmarks.inline import session
+from benchmarks.inline import session, threads_of
 from benchmarks.measure import Pair, paired
 from hetero import HeterogeneousExecutor, RuntimeOptions
 
@@ -29,17 +25,6 @@ CASES = {
 """What a model's layers do between their products, by name."""
 
 
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Compiled loops run on the caller's thread alone."""
-    before = numba.get_num_threads()
-    numba.set_num_threads(1)
-    try:
-        yield
-    finally:
-        numba.set_num_threads(before)
-
-
 def case(name: str, *, against_unfused: bool = False) -> Pair:
     """The case on one thread (of numba too), against onnxruntime's one, optimised; or against ourselves unfused."""
     model = onnx.parser.parse_model(HEAD + CASES[name])
@@ -50,7 +35,7 @@ def case(name: str, *, against_unfused: bool = False) -> Pair:
     }
     alone = RuntimeOptions(fuse_elementwise=False)
     with (
-        one_thread(),
+        threads_of(1),
         HeterogeneousExecutor(model, ["cpu"], children="inline") as ours,
         HeterogeneousExecutor(model, ["cpu"], children="inline", options=alone) as unfused,
     ):

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numba
 import numpy as np
 import onnx
 import onnxruntime
@@ -9,7 +13,7 @@ from threadpoolctl import threadpool_limits
 
 from benchmarks.measure import Pair, paired
 from benchmarks.models import add_chain, encoder
-from hetero import HeterogeneousExecutor
+from hetero import HeterogeneousExecutor, RuntimeOptions
 
 
 def session(model: onnx.ModelProto, threads: int, *, optimise: bool) -> onnxruntime.InferenceSession:
@@ -24,12 +28,24 @@ def session(model: onnx.ModelProto, threads: int, *, optimise: bool) -> onnxrunt
     )
 
 
-def chain(n: int = 1000) -> Pair:
-    """Eager steady state of a chain of tiny Adds; onnxruntime: one thread, optimisations off."""
+@contextmanager
+def threads_of(n: int) -> Iterator[None]:
+    """BLAS and compiled loops run on `n` threads."""
+    before = numba.get_num_threads()
+    numba.set_num_threads(min(n, before))
+    try:
+        with threadpool_limits(n, user_api="blas"):
+            yield
+    finally:
+        numba.set_num_threads(before)
+
+
+def chain(n: int = 1000, options: RuntimeOptions | None = None) -> Pair:
+    """Steady state of a chain of tiny Adds; onnxruntime: one thread, optimisations off."""
     model = add_chain(n)
     theirs = session(model, 1, optimise=False)
     feeds = {"v0": np.zeros(8, np.float32)}
-    with HeterogeneousExecutor(model, ["cpu"], children="inline") as ours:
+    with HeterogeneousExecutor(model, ["cpu"], children="inline", options=options) as ours:
         name = f"v{n}"
         assert np.array_equal(ours.run(feeds)[name], theirs.run(None, feeds)[0])
         return paired(lambda: ours.run(feeds), lambda: theirs.run(None, feeds), runs=31, inner=10)
@@ -41,7 +57,7 @@ def encoder_step(threads: int) -> Pair:
     theirs = session(model, threads, optimise=True)
     feeds = {"x": np.random.default_rng(0).standard_normal((1, 128, 384)).astype(np.float32)}
     with (
-        threadpool_limits(threads, user_api="blas"),
+        threads_of(threads),
         HeterogeneousExecutor(model, ["cpu"], children="inline") as ours,
     ):
         (got,), (want,) = ours.run(feeds).values(), theirs.run(None, feeds)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 
 import pytest
 
@@ -19,3 +20,11 @@ def _no_overrides(monkeypatch: pytest.MonkeyPatch) -> None:
     """A developer's HETERO_* settings must not change what a test sees."""
     for variable in [v for v in os.environ if v.startswith("HETERO_")]:
         monkeypatch.delenv(variable)
+
+
+@pytest.fixture(scope="module")
+def overwrites_all() -> Iterator[None]:
+    """Dying operands are overwritten however small they are, as the large ones of real models."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("hetero.runtime.builder.WORTH_OVERWRITING_BYTES", 0)
+        yield

@@ -40,6 +40,11 @@ class WaitsForWeightsError(HeteroError):
     """Binding would upload a weight, before anything runs."""
 
 
+WORTH_OVERWRITING_BYTES = 2 << 10
+"""Results from this size on are computed into a dying operand. Below it memory is not worth saving, and NumPy takes half
+as long again for a small ufunc whose output is its input."""
+
+
 class Builder:
     """Builds one section. With `call`, each call is made once as soon as it is bound: building is the first run.
 
@@ -392,6 +397,8 @@ class Builder:
 
     def _reuse(self, index: int, nbytes: int) -> Buffer | None:
         """The buffer of the dying slot `index`, to compute a result of `nbytes` into, where nobody else has it."""
+        if nbytes < WORTH_OVERWRITING_BYTES:
+            return None
         operand, buffer = self.live.slots[index], self.live.sole_buffer(index)
         if buffer is None or not isinstance(operand.spec, TensorSpec) or operand.spec.nbytes != nbytes:
             return None

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 import onnxruntime
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hetero import HeterogeneousExecutor, RuntimeOptions
 from tests.dealing import dealt
 from tests.properties.graphs import N, RandomModel, models
+
+pytestmark = pytest.mark.usefixtures("overwrites_all")
 
 SLOW = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 

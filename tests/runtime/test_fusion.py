@@ -18,6 +18,8 @@ from hetero.program.validate import validate
 from hetero.runtime.fusion import fuse
 from tests.runtime.harness import Rig, rig, rig_of
 
+pytestmark = pytest.mark.usefixtures("overwrites_all")
+
 Floats = NDArray[np.float32]
 HEAD = '<ir_version: 10, opset_import: ["" : 20]> '
 SPECIAL = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-45, -1e-39, 3.4e38, -3.4e38], np.float32)

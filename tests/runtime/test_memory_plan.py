@@ -21,6 +21,8 @@ from tests.acceptance.harness import executor
 from tests.properties.graphs import N, RandomModel
 from tests.runtime.harness import rig, rig_of
 
+pytestmark = pytest.mark.usefixtures("overwrites_all")
+
 HEAD = '<ir_version: 10, opset_import: ["" : 21]> '
 BYTES = np.dtype(np.uint8)
 SOMETIMES_VIEWS = frozenset({"Identity", "Dropout", "Cast", "BitCast", "Gather"})
