@@ -41,8 +41,8 @@ class WaitsForWeightsError(HeteroError):
 
 
 WORTH_OVERWRITING_BYTES = 2 << 10
-"""Results from this size on are computed into a dying operand. Below it memory is not worth saving, and NumPy takes half
-as long again for a small ufunc whose output is its input."""
+"""Results from this size on are computed into a dying operand. Below it memory is not worth saving, and NumPy takes
+half as long again for a small ufunc whose output is its input."""
 
 
 class Builder:
