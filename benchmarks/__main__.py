@@ -105,7 +105,7 @@ def main() -> None:
         growth_row,
         lambda: pair_row("two actors, 4 MB activations", "the same on bare Ray", "<= 1.15", roads.two_actors),
     ]
-    console = Console()
+    console = Console(width=max(120, Console().width))
     for row in rows:
         with console.status("measuring"):
             table.add_row(*row())
