@@ -112,9 +112,11 @@ class Jitted:
         signatures: tuple[str, ...],
         twin: Callable[..., None],
         exact: bool = False,
+        reorder: bool = False,
     ) -> None:
         self.function = function
         self.exact = exact
+        self.reorder = reorder
         self.signatures = signatures
         self.twin = twin
         self._variants: dict[tuple[bool, str], Any] = {}
@@ -155,8 +157,11 @@ class Jitted:
             "nogil": True,
             "parallel": parallel,
             "error_model": "numpy",
-            # Multiply-adds may fuse; sums keep their order, so results do not hang on the vector width.
-            "fastmath": False if self.exact else {"contract", "nsz"},
+            # Multiply-adds may fuse; sums keep their order, so results do not hang on the vector width, unless the
+            # function gives that up.
+            "fastmath": False
+            if self.exact
+            else {"contract", "nsz"} | ({"reassoc"} if self.reorder else set()),
         }
         function = _rebound(self.function, numba, options | {"parallel": False})
         if parallel:  # the two variants must not share one cache file
@@ -220,12 +225,13 @@ def _signature(numba: Any, text: str) -> Any:
 
 
 def jit(
-    *signatures: str, twin: Callable[..., None], exact: bool = False
+    *signatures: str, twin: Callable[..., None], exact: bool = False, reorder: bool = False
 ) -> Callable[[Callable[..., None]], Jitted]:
     """Compile the decorated function for `signatures`, such as "f4[3], f4[3]!, i8" (see `_signature`).
 
     Their first arguments are arrays of different dtypes. `twin` does the same with NumPy alone. `exact`: every
-    operation rounds by itself and keeps the sign of zero, as NumPy's do (otherwise multiply-adds may fuse).
+    operation rounds by itself and keeps the sign of zero, as NumPy's do (otherwise multiply-adds may fuse). `reorder`:
+    sums may be taken in the order that is fastest on this machine.
     Raises: ValueError for a signature of another form.
     """
     for signature in signatures:
@@ -235,7 +241,7 @@ def jit(
                 raise ValueError(f"{part!r} is no argument of a jitted function")
 
     def wrap(function: Callable[..., None]) -> Jitted:
-        return Jitted(function, signatures, twin, exact)
+        return Jitted(function, signatures, twin, exact, reorder)
 
     return wrap
 

@@ -14,6 +14,7 @@ from hetero.kernels.derived import Keeper
 from hetero.kernels.fused import in_turn
 from hetero.kernels.gemm import bind_matmul, matmul_shape, transposed
 from hetero.kernels.matmul_few import bind_few_rows, is_few_rows
+from hetero.kernels.matmul_row import bind_row, is_row
 from hetero.kernels.operands import fail
 from hetero.kernels.quiet import Quiet
 from hetero.kernels.widen import NARROW, is_constant, widened
@@ -35,9 +36,12 @@ def matmul(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
         return widened(matmul, op, specs, xp)
     output = TensorSpec(dtype, matmul_shape(op, a.shape, b.shape))
 
-    few = is_few_rows(xp, a.shape, b.shape, dtype)
+    few, one = is_few_rows(xp, a.shape, b.shape, dtype), is_row(xp, a.shape, b.shape, dtype)
+    keep = Keeper()
 
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Call:
+        if one:
+            return bind_row(keep, inputs[0], inputs[1], outputs[0])
         if few:
             return bind_few_rows(inputs[0], inputs[1], outputs[0])
         call = bind_matmul(xp, inputs[0], inputs[1], outputs[0])
@@ -67,6 +71,7 @@ def gemm(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
         fail(op, f"of shape {list(c.shape)} does not broadcast to {list(output.shape)}", "C")
     adds = c is not None and beta != 0
     parts: tuple[Part, ...] = ((c.shape, dtype),) if c is not None and adds and beta != 1 else ()
+    one = is_row(xp, left, right, dtype) and alpha == 1
     packs = xp is np and dtype in FLOATS and trans_b and 1 < left[0] <= FEW_ROWS
     keep = Keeper()
 
@@ -88,7 +93,10 @@ def gemm(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
         if packs:
             y = packed(inputs[1], calls)
         out = outputs[0]
-        calls.append(bind_matmul(xp, x, y, out))
+        if one:
+            calls.append(bind_row(keep, inputs[0], inputs[1], out, turned=trans_b))
+        else:
+            calls.append(bind_matmul(xp, x, y, out))
         if alpha != 1:
             calls.append(partial(xp.multiply, out, alpha, out, casting="unsafe"))
         if adds:
