@@ -3,40 +3,36 @@
 from __future__ import annotations
 
 import itertools
-import operator
 import sys
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hetero.errors import HeteroError, ProgramError
-from hetero.kernels.base import Call, Compiled
+from hetero.kernels.base import Compiled
 from hetero.kernels.jit import enabled
 from hetero.kernels.limits import check_declared
 from hetero.kernels.tape import load_tapes
 from hetero.program.program import NO_SLOT, Dispatch, Program
 from hetero.providers.base import Provider
 from hetero.runtime.analysis import analyse, escaping_from
-from hetero.runtime.artifacts import COMPLETE, Artifact
 from hetero.runtime.builder import Builder
-from hetero.runtime.capture.captured import Captured
-from hetero.runtime.capture.graph_slots import GraphSlot
+from hetero.runtime.capture.replay import call_section
 from hetero.runtime.context import Context as Context
 from hetero.runtime.decode_memo import STEADY_STEPS, Drive, Regrowth
 from hetero.runtime.elements import arrived, deferred
 from hetero.runtime.frames import Frames, Iteration, escaping_outputs
 from hetero.runtime.fusion import Fused, fuse, uses_tapes
 from hetero.runtime.memory_plan import MemoryPlan, memory_plan
-from hetero.runtime.operands import contiguous_copy
 from hetero.runtime.pins import Pins
-from hetero.runtime.section import Key, Result, Section, locate, value_spec
+from hetero.runtime.results import collected
+from hetero.runtime.section import Key, Section, locate, value_spec
 from hetero.runtime.slots import Kind, Liveness, Slot, Table
-from hetero.runtime.state import Resident, State
+from hetero.runtime.state import State
 from hetero.types import (
     ABSENT,
     HostArray,
@@ -104,11 +100,11 @@ class Runner:
         self.frames: Frames | None = None
         self._escaping = self.analysis.escaping
         self._outputs = frozenset(p.slot for p in program.outputs)
-        self._iterated = iteration is not None
-        limit_bytes = self.options.frame_bytes if self._iterated else self._stage_bytes()
-        if limit_bytes and (self._iterated or depth == 0):
+        self.iterated = iteration is not None
+        limit_bytes = self.options.frame_bytes if self.iterated else self._stage_bytes()
+        if limit_bytes and (self.iterated or depth == 0):
             iteration = iteration or Iteration({}, frozenset())
-            self._escaping = _escaping(program, iteration) if self._iterated else self.analysis.lent
+            self._escaping = _escaping(program, iteration) if self.iterated else self.analysis.lent
             self.frames = Frames(program, self.provider, iteration, self._escaping, limit_bytes)
         self._flows: dict[int, ControlFlow] = {}
         self._pins: Pins | None = None
@@ -466,54 +462,7 @@ class Runner:
         return following
 
     def _call(self, section: Section) -> None:
-        """Run a section that was built before: once it is warm, record it for this graph slot and replay it."""
-        self.statistics.sections_reused += 1
-        slot = self.context.graph_slot
-        captured = section.captured.get(slot.name) if slot is not None else None
-        if (
-            slot is not None
-            and section.warm
-            and (captured is None or captured.artifact.state is not COMPLETE)
-        ):
-            captured = section.captured[slot.name] = self._record(section, slot)
-        steps: list[Call]
-        lease: Artifact | None = None
-        if self.context.ops is not None:
-            steps = [
-                partial(self.context.ops.call, self.program, section, k, captured)
-                for k in range(len(section.calls))
-            ]
-        elif slot is None:
-            steps = section.calls
-        elif captured is not None and captured.tokens:
-            slot.replays += 1
-            steps, lease = captured.steps, captured.artifact
-        else:  # cold, or all seams
-            slot.eager_runs += 1
-            steps = section.calls
-        done = iter(steps)
-        if lease is not None:
-            lease.take()
-        try:
-            deque(map(operator.call, done), maxlen=0)  # a loop in C: a quarter faster than a for statement
-        except Exception as error:
-            at = len(steps) - operator.length_hint(done) - 1
-            if captured is not None and steps is captured.steps:
-                at = captured.firsts[at]
-            ours = locate(error, self.program.instructions[section.nodes[at]], self.provider)
-            raise ours from ours.__cause__
-        finally:
-            if lease is not None:
-                lease.end()
-        section.warm = True
-
-    def _record(self, section: Section, slot: GraphSlot) -> Captured:
-        captured = self.context.recorder.record(
-            slot, section.calls, section.nodes, section.seams, self.program.instructions
-        )
-        if section.tail_reason is not None:
-            slot.seams[section.tail_reason] += 1
-        return captured
+        call_section(self.program, section, self.context)
 
     def _build(
         self,
@@ -576,47 +525,10 @@ class Runner:
             self.drop_sections()
 
     def _collect(self, last: Section) -> list[Any]:
-        if last.results is None:
-            last.results = [self._result(last, k) for k in range(len(self.program.outputs))]
-        table = self.table.values
-        outputs = [
-            table[slot] if slot != NO_SLOT else self._copied(value) if copied else value
-            for slot, value, copied in last.results
-        ]
-        if self.frames is not None and self._iterated:
+        outputs = collected(self, last)
+        if self.frames is not None and self.iterated:
             self.frames.lend(last)
         return outputs
-
-    def _result(self, last: Section, output: int) -> Result:
-        """Where output number `output` is found once `last` ran."""
-        slot = last.exit.slots.get(self.program.outputs[output].slot)
-        if slot is None or slot.kind is Kind.NOTHING:
-            return NO_SLOT, None, False
-        if slot.volatile:
-            return self.program.outputs[output].slot, None, False
-        if slot.kind in (Kind.CONSTANT, Kind.KNOWN):
-            if self.depth and not self.provider.is_host:  # what encloses the body computes with it
-                if slot.array is None and slot.value is not None and slot.kind is Kind.CONSTANT:
-                    slot.array = self.context.device_weights.resident(slot.value)
-                elif slot.array is None and slot.value is not None:
-                    slot.array = self.provider.upload(slot.value)
-                return NO_SLOT, slot.array, False
-            value = slot.array if slot.value is None else slot.value
-            return NO_SLOT, value, slot.kind is Kind.KNOWN
-        if slot.state:
-            assert isinstance(slot.spec, TensorSpec), "a state is a tensor"
-            return NO_SLOT, Resident(slot.spec.shape), False
-        if self.program.outputs[output].slot in self.kept:
-            return NO_SLOT, slot.array, False  # copied by the state
-        if self.pinned(self.program.outputs[output].slot, slot.spec) is slot.array:
-            return NO_SLOT, slot.array, False
-        copied = self.frames is None or not self._iterated or self.frames.clobbered(output, slot)
-        if not copied and slot.array is not None:
-            last.lent[id(slot.array)] = slot.array
-        return NO_SLOT, slot.array, copied
-
-    def _copied(self, value: Any) -> Any:
-        return value.copy() if isinstance(value, np.ndarray) else contiguous_copy(self.provider, value)
 
     def memory_plan(self) -> MemoryPlan | None:
         """The memory plan of shapes that were run lately; None where nothing is bound."""
