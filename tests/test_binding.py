@@ -160,3 +160,22 @@ def test_what_cannot_be_bound_is_refused() -> None:
             binding.bind_output("y", np.broadcast_to(np.float32(0), (5, 3)))
         with pytest.raises(InputError, match="missing"):
             ex.run_with_binding(binding)
+
+
+def test_buffers_that_lie_one_after_the_other_are_no_growing_shape() -> None:
+    text = HEAD + "g (float[8] x) => (float[8] y) { a = Abs(x) b = Sin(a) c = Sqrt(b) d = Cos(c) y = Neg(d) }"
+    memory = np.zeros(64, np.float32)
+    # From an address that ends in 0: the next ones, 4 bytes apart, differ from each other by the same last digit.
+    first = next(k for k in range(16) if memory[k:].__array_interface__["data"][0] % 10 == 0)
+    x = np.linspace(0, 1, 8, dtype=np.float32)
+    with executor(text) as ex, executor(text) as plain:
+        want = plain.run({"x": x})["y"]
+        for k in range(first, first + 12):
+            memory[:] = 0
+            y = memory[k : k + 8]
+            binding = ex.io_binding()
+            binding.bind_input("x", x)
+            binding.bind_output("y", y)
+            ex.run_with_binding(binding)
+            assert np.array_equal(y, want)
+            assert not memory[:k].any(), "a buffer of an earlier step was written"

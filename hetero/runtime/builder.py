@@ -256,8 +256,8 @@ class Builder:
     # -- state ---------------------------------------------------------------------------------------------------
     def _append(self, instruction: Instruction, operands: Sequence[Slot]) -> bool:
         """Write the new rows behind those of a state, in its buffer. False where they are not its next rows."""
-        k, state = self.runner.appended[self.at]
-        past, new, axis = operands[1 - k], operands[k], state.spec.axis
+        state = self.runner.appended[self.at]
+        (past, new), axis = operands, state.spec.axis
         if axis is None or not past.state or not isinstance(new.spec, TensorSpec):
             return False
         shape, rows = state.spec.spec.shape, new.spec.shape
@@ -267,7 +267,7 @@ class Builder:
         stop = state.length + rows[axis]
         target = state.rows(state.length, stop)
         if new.volatile:
-            table, slot, provider = self.table, instruction.inputs[k], self.provider
+            table, slot, provider = self.table, instruction.inputs[1], self.provider
             self._step(lambda: provider.copy(table[slot], target)(), SeamReason.CALLERS_MEMORY)
         else:
             source = self._array(new)

@@ -61,8 +61,8 @@ class Drive:
 
 
 def growth_of(old: Signature, new: Signature) -> Growth | None:
-    """The extents and values that differ; None where dtypes, ranks or anything else does."""
-    if len(old[0]) != len(new[0]) or len(old[1]) != len(new[1]):
+    """The extents and values that differ; None where dtypes, ranks, the caller's buffers or anything else does."""
+    if len(old[0]) != len(new[0]) or len(old[1]) != len(new[1]) or old[2] != new[2]:
         return None
     growth: list[tuple[int, int, int]] = []
     for k, (a, b) in enumerate(zip(old[0], new[0], strict=True)):

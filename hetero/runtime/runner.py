@@ -49,8 +49,8 @@ if TYPE_CHECKING:
 
 _VALUE_LIMIT = 64
 """Elements of an input whose value may take part in the signature."""
-Signature = tuple[Key, tuple[bytes | None, ...]]
-"""Specs of all inputs, and the values of those that decide shapes."""
+Signature = tuple[Key, tuple[bytes | None, ...], bytes]
+"""Specs of all inputs, the values of those that decide shapes, and where the caller's own buffers lie."""
 BODY_SPECIALIZATIONS = 4
 """Input signatures that a body of control flow keeps bound."""
 
@@ -111,8 +111,8 @@ class Runner:
         self._states: dict[int, State] = {}
         self.kept: dict[int, State] = {}
         """Output slot -> the state that its value becomes."""
-        self.appended: dict[int, tuple[int, State]] = {}
-        """Instruction -> its operand that is appended to a state, and that state."""
+        self.appended: dict[int, State] = {}
+        """Instruction -> the state behind which it writes its second operand."""
         self.preparing = False
         self._on_host: dict[int, bool] = {}
         self._types: dict[int, ValueType | None] = {
@@ -217,7 +217,7 @@ class Runner:
                 continue
             rank = len(state.spec.spec.shape)
             if int(i.op.attr("axis", 0)) % rank == state.spec.axis and i.inputs[1] != i.inputs[0]:
-                self.appended[at] = 1, state
+                self.appended[at] = state
 
     # -- running -------------------------------------------------------------------------------------------------
     def prepare(self) -> None:
@@ -233,7 +233,7 @@ class Runner:
         self.preparing = True
         try:
             with suppress(HeteroError):
-                self._keep(self._roots, (key, ()), self._build(0, self._entry(key), None, ()))
+                self._keep(self._roots, (key, (), b""), self._build(0, self._entry(key), None, ()))
         finally:
             self.preparing = False
 
@@ -288,13 +288,10 @@ class Runner:
     def _tolerated(self, key: Signature, inputs: Sequence[Any]) -> Section | None:
         """A section for these specs and other values of inputs, where all that read those take the new ones as well."""
         for old, section in self._roots.items():
-            if old[0] != key[0] or len(old[1]) != len(key[1]):
+            if old[0] != key[0] or old[2] != key[2]:
                 continue
-            changed = [i for i, (a, b) in enumerate(zip(old[1], key[1], strict=True)) if a != b]
-            if all(
-                i < len(self._value_inputs) and self._accepts(section, self._value_inputs[i], inputs)
-                for i in changed
-            ):
+            values = zip(self._value_inputs, old[1], key[1], strict=True)
+            if all(a == b or self._accepts(section, k, inputs) for k, a, b in values):
                 del self._roots[old]
                 self._roots[key] = section
                 return section
@@ -396,10 +393,8 @@ class Runner:
 
     def _signature(self, inputs: Sequence[Any]) -> Signature:
         specs = tuple([value_spec(inputs[k]) for k in self._moving])
-        values = [inputs[k].tobytes() if _is_small(inputs[k]) else None for k in self._value_inputs]
-        if self._pins is not None:
-            values.append(self._pins.key)
-        return specs, tuple(values)
+        values = tuple([inputs[k].tobytes() if _is_small(inputs[k]) else None for k in self._value_inputs])
+        return specs, values, b"" if self._pins is None else self._pins.key
 
     def _first(self, drive: Drive, key: Signature, inputs: Sequence[Any]) -> Section:
         """Build the first section for these inputs, and run it."""
