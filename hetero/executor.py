@@ -160,13 +160,18 @@ class HeterogeneousExecutor:
         Raises: InputError, GuardError before anything runs; KernelError and its kin with node and device;
         ChildDiedError, StepTimeoutError; ClosedError. A step that failed leaves no partial results.
         """
-        names = self._names(output_names)
+        return self._run(feeds, self._names(output_names), graph_slot)
+
+    def _run(
+        self, feeds: Mapping[str, Any], names: Sequence[str], graph_slot: str, binding: Binding | None = None
+    ) -> dict[str, Any]:
+        """A step in this thread, when it has its turn among those in flight."""
         values = None if self._state is not None else self._feeds.check(feeds)
         self._slots.get()
         try:
             if values is None:
-                return self._stateful(feeds, names, graph_slot)
-            return self._step(next(self._steps), values, names, graph_slot)
+                return self._stateful(feeds, names, graph_slot, binding)
+            return self._step(next(self._steps), values, names, graph_slot, binding)
         finally:
             self._slots.put(None)
 
@@ -352,16 +357,7 @@ class HeterogeneousExecutor:
         Raises: InputError where an input is not bound, or a buffer is too small; as `run`.
         """
         names = self._names(binding.output_names)
-        here = binding.in_place if self._inline else None
-        self._slots.get()
-        try:
-            if self._state is not None:
-                outputs = self._stateful(binding.feeds, names, graph_slot, here)
-            else:
-                values = self._feeds.check(binding.feeds)
-                outputs = self._step(next(self._steps), values, names, graph_slot, here)
-        finally:
-            self._slots.put(None)
+        outputs = self._run(binding.feeds, names, graph_slot, binding.in_place if self._inline else None)
         return {name: binding.filled(name, outputs[name]) for name in names}
 
     # -- state ---------------------------------------------------------------------------------------------------

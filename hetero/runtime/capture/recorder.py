@@ -51,21 +51,21 @@ class Recorder:
         anew without it. Whatever happens, the provider is left without an open recording."""
 
         def barred(k: int) -> SeamReason | None:
-            known = instructions[nodes[k]].op.id in slot.quarantine
+            known = ops[k].id in slot.quarantine
             return SeamReason.RECORDING_FAILED if known else None
 
+        ops = [instructions[n].op for n in nodes]
         while True:
             pieces = cut(seams, barred, self._provider.shortest_segment)
             captured = Captured(slot, pieces, self._provider.discard_capture, self.artifacts)
             identity = captured.artifact.identity
             try:
                 for piece in pieces:
-                    self._piece(slot, captured, piece, calls, [instructions[n].op for n in nodes])
+                    self._piece(slot, captured, piece, calls, ops)
             except _BrokenError as broken:
                 self._give_up(captured, str(broken))
                 slot.failed_recordings += 1
-                op = instructions[nodes[broken.at]].op
-                slot.quarantine[op.id] = str(broken.cause)
+                slot.quarantine[ops[broken.at].id] = str(broken.cause)
                 continue
             except BaseException as error:
                 self._give_up(captured, str(error))
