@@ -82,7 +82,8 @@ class BoundState:
     def feeds(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
         """`feeds` with an array for each state, of its present shape, which only stands for it where it is resident.
 
-        Raises: InputError for a feed that is bound, or where an extent that the states share has changed.
+        Where an extent that the states share has changed (a batch size), they begin anew.
+        Raises: InputError for a feed that is bound.
         """
         bound = sorted(self._pairs.keys() & feeds.keys())
         if bound:
