@@ -58,7 +58,7 @@ def dropout_with_mode(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled
         if not 0 <= ratio < 1:
             fail(op, f"{ratio} is outside [0, 1)", "ratio")
         # Drawn on the host, whatever device this is: the same numbers everywhere.
-        mask = xp.asarray(draws.next().random(x.shape, np.float32) >= np.float32(ratio))
+        mask = xp.asarray(draws.uniform(x.shape) >= np.float32(ratio))
         results: list[Any] = [None] * len(op.present_outputs)
         if op.present_outputs[0]:
             with np.errstate(over="ignore", invalid="ignore"):

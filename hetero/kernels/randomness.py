@@ -52,8 +52,18 @@ class Draws:
         seed = struct.unpack("<Q", struct.pack("<d", float(op.attr("seed", 0.0))))[0]
         name = hashlib.blake2b(f"{op.id}\0{op.name}".encode(), digest_size=8).digest()
         self._key = np.array([seed, int.from_bytes(name, "little")], np.uint64)
+        given = op.attr("seed")
+        self._seed = given if isinstance(given, int) and 0 <= given < 1 << 32 else None
         self._step: int | None = None
         self._drawn = 0
+
+    def uniform(self, shape: Sequence[int]) -> HostArray:
+        """Numbers in [0, 1) for the next draw. Where the node has a seed, the first draw of the first step is what
+        ONNX's own definition of the operator draws with it; all others follow from the counter."""
+        generator = self.next()
+        if self._seed is not None and self._drawn == 1 and self._step in (None, 1) and not SEED.get():
+            return np.asarray(np.random.RandomState(self._seed).uniform(size=tuple(shape)))
+        return np.asarray(generator.random(tuple(shape), np.float32))
 
     def next(self) -> np.random.Generator:
         """The generator of the next draw."""
