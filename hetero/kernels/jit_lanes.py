@@ -123,8 +123,9 @@ class Writer:
 
     def spread(self, value: Any) -> Any:
         """One value in all lanes."""
+        vector = self.ir.VectorType(value.type, LANES)
         first = self.builder.insert_element(
-            self.ir.Constant(self.vector, self.ir.Undefined), value, self.ir.Constant(self.ir.IntType(32), 0)
+            self.ir.Constant(vector, self.ir.Undefined), value, self.ir.Constant(self.ir.IntType(32), 0)
         )
         return self.shuffled(first, first, [0] * LANES)
 
