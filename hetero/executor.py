@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import operator
 import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -15,11 +16,14 @@ from queue import SimpleQueue
 from types import TracebackType
 from typing import Any, Literal
 
+import numpy as np
+import numpy.typing as npt
 import onnx
 import onnx_ir as ir
 
 from hetero.binding import IOBinding
 from hetero.bound_state import BoundState
+from hetero.device_buffer import DeviceBuffer
 from hetero.errors import ClosedError, HeteroError, InputError, OptionError, StateError
 from hetero.extensions.registry import home_modules, load_modules
 from hetero.feeds import Feeds
@@ -171,6 +175,8 @@ class HeterogeneousExecutor:
         try:
             if values is None:
                 return self._stateful(feeds, names, graph_slot, binding)
+            if binding is not None and binding.on_device is not None:
+                values.update(binding.on_device.inputs)
             return self._step(next(self._steps), values, names, graph_slot, binding)
         finally:
             self._slots.put(None)
@@ -263,6 +269,8 @@ class HeterogeneousExecutor:
         with self._turns:
             values = self._feeds.check(self._state.feeds(feeds))
             self._state.resident(values)
+            if binding is not None and binding.on_device is not None:
+                values.update(binding.on_device.inputs)
             wanted = [*names, *self._state.outputs]
             outputs = self._step(next(self._steps), values, wanted, graph_slot, binding)
             self._state.took(outputs)
@@ -347,7 +355,21 @@ class HeterogeneousExecutor:
     def io_binding(self) -> IOBinding:
         """A binding of inputs and outputs to buffers of the caller's, for `run_with_binding`."""
         self._check_open()
-        return IOBinding(self.plan.inputs, self.plan.outputs)
+        return IOBinding(self.plan)
+
+    def device_buffer(
+        self, provider: str, shape: Sequence[int], dtype: npt.DTypeLike = np.float32
+    ) -> DeviceBuffer:
+        """Memory on the device of a child, for `io_binding`: steps read inputs from it and leave outputs in it.
+
+        Raises: InputError where no child has that provider's name; MemoryLimitError.
+        """
+        self._check_open()
+        children = {self.plan.providers[p.child].name: p.child for p in self.plan.partitions}
+        if provider not in children:
+            raise InputError(f"no child {provider!r}; there are {sorted(children)}", operand=provider)
+        extents = tuple(operator.index(n) for n in shape)
+        return DeviceBuffer(self._children, children[provider], provider, dtype, extents)
 
     def run_with_binding(self, binding: IOBinding, graph_slot: str = "primary") -> dict[str, Any]:
         """Run one step on the bound buffers; returns the bound outputs, as views of what was filled of the buffers.
@@ -357,7 +379,8 @@ class HeterogeneousExecutor:
         Raises: InputError where an input is not bound, or a buffer is too small; as `run`.
         """
         names = self._names(binding.output_names)
-        outputs = self._run(binding.feeds, names, graph_slot, binding.in_place if self._inline else None)
+        chosen = binding.in_place if self._inline else binding.elsewhere
+        outputs = self._run(binding.feeds, names, graph_slot, chosen)
         return {name: binding.filled(name, outputs[name]) for name in names}
 
     # -- state ---------------------------------------------------------------------------------------------------
