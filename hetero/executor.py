@@ -5,9 +5,8 @@ from __future__ import annotations
 import itertools
 import operator
 import threading
-from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import replace
 from os import PathLike
@@ -27,6 +26,7 @@ from hetero.device_buffer import DeviceBuffer
 from hetero.errors import ClosedError, HeteroError, InputError, OptionError, StateError
 from hetero.extensions.registry import home_modules, load_modules
 from hetero.feeds import Feeds
+from hetero.futures import Batches, Results, StepFuture, in_event_loop
 from hetero.model import Model, load_model
 from hetero.options import RuntimeOptions
 from hetero.planner import plan_model
@@ -186,35 +186,35 @@ class HeterogeneousExecutor:
         feeds: Mapping[str, Any],
         output_names: Sequence[str] | None = None,
         graph_slot: str = "primary",
-    ) -> Future[dict[str, Any]]:
-        """Start a step and return at once; waits while options.max_in_flight steps are under way.
+    ) -> StepFuture:
+        """Start a step and return at once; waits while options.max_in_flight steps are under way. The future can be
+        awaited; in a coroutine this call never waits, and steps that are too many begin later.
 
         The feeds are read until the future is done: do not change them before. Bad feeds raise here (with bound state,
         whose steps take turns, from the future); what happens in the step raises from the future's result().
         """
         names = self._names(output_names)
         values = None if self._state is not None else self._feeds.check(feeds)
-        self._slots.get()
+        future = StepFuture()
+        if not in_event_loop():  # there the number of workers is what bounds the steps
+            self._slots.get()
+            future.add_done_callback(lambda _: self._slots.put(None))
         try:
             with self._counting:  # a close meanwhile would refuse it with an error of the pool's own
+                workers = self._workers()
                 if values is None:
-                    future = self._workers().submit(self._stateful, feeds, names, graph_slot)
+                    workers.submit(future.fulfil, self._stateful, feeds, names, graph_slot)
                 else:
-                    future = self._workers().submit(self._step, next(self._steps), values, names, graph_slot)
+                    workers.submit(future.fulfil, self._step, next(self._steps), values, names, graph_slot)
         except BaseException:
-            self._slots.put(None)
+            future.cancel()
             raise
-        future.add_done_callback(lambda _: self._slots.put(None))
         return future
 
     def map(
-        self,
-        batches: Iterable[Mapping[str, Any]],
-        *,
-        max_in_flight: int = 4,
-        output_names: Sequence[str] | None = None,
-    ) -> Iterator[dict[str, Any]]:
-        """Outputs for each of `batches`, in order, with up to `max_in_flight` steps under way.
+        self, batches: Batches, *, max_in_flight: int = 4, output_names: Sequence[str] | None = None
+    ) -> Results:
+        """Outputs for each of `batches`, in order, with up to `max_in_flight` steps under way; `async for` works too.
 
         An error ends the iteration at the step it belongs to; steps after it are awaited and dropped.
         """
@@ -222,24 +222,8 @@ class HeterogeneousExecutor:
             raise OptionError(
                 f"max_in_flight must be at least 1, not {max_in_flight}", operand="max_in_flight"
             )
-        return self._mapped(batches, min(max_in_flight, self.options.max_in_flight), output_names)
-
-    def _mapped(
-        self, batches: Iterable[Mapping[str, Any]], max_in_flight: int, output_names: Sequence[str] | None
-    ) -> Iterator[dict[str, Any]]:
-        waiting: deque[Future[dict[str, Any]]] = deque()
-        try:
-            for feeds in batches:
-                if len(waiting) >= max_in_flight:
-                    yield waiting.popleft().result()
-                waiting.append(self.submit(feeds, output_names))
-            while waiting:
-                yield waiting.popleft().result()
-        finally:
-            for future in waiting:
-                future.cancel()
-                if not future.cancelled():
-                    future.exception()
+        limit = min(max_in_flight, self.options.max_in_flight)
+        return Results(lambda feeds: self.submit(feeds, output_names), batches, limit)
 
     def _names(self, output_names: Sequence[str] | None) -> Sequence[str]:
         """The outputs to return: all but those that are bound as state, or these. Raises: InputError."""
