@@ -32,7 +32,7 @@ from hetero.runtime.runner import Context, Runner
 from hetero.runtime.state import Resident, StateChange, StateSpec
 from hetero.runtime.weight_uses import weight_uses
 from hetero.trace import Span
-from hetero.types import HostArray, MapValue, SequenceValue
+from hetero.types import HostArray, MapValue, RemoteElement, SequenceValue
 
 Value = Any
 """What crosses between children: a host array, a MapValue, a SequenceValue of them, or None."""
@@ -252,7 +252,7 @@ class ChildExecutor:
             return self._buffers.change(change)
 
     def _to_host(self, value: Value) -> Value:
-        if value is None or isinstance(value, np.ndarray | MapValue):
+        if value is None or isinstance(value, np.ndarray | MapValue | RemoteElement):
             return value
         if isinstance(value, SequenceValue):
             return value.mapped(self._to_host)
@@ -357,10 +357,10 @@ class ChildExecutor:
 
 
 def value_bytes(value: Value) -> int:
-    """Bytes of a value's arrays, and of what a map holds as numbers (of text, of the references to it)."""
+    """Bytes of a value's arrays that are here, and of what a map holds as numbers (of text, its references)."""
     if type(value) is np.ndarray:
         return value.nbytes
-    if value is None or isinstance(value, Resident | BufferRef):
+    if value is None or isinstance(value, Resident | BufferRef | RemoteElement):
         return 0
     if isinstance(value, MapValue):
         return len(value) * (8 + value.value_dtype.itemsize)
