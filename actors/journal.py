@@ -62,8 +62,8 @@ Entry: TypeAlias = StepRecord | StateBound | StateChanged
 class Journal:
     """Steps in flight, and, where children keep state, everything since the last checkpoint. Not thread-safe.
 
-    Memory: a step in flight holds what its caller holds anyway. A finished one holds what the caller gave it: objects of
-    the store by reference, small values as copies.
+    Memory: a step in flight holds what its caller holds anyway. A finished one holds what the caller gave it: objects
+    of the store by reference, small values as copies.
     """
 
     def __init__(self) -> None:
@@ -71,7 +71,8 @@ class Journal:
         self.bound: dict[int, StateBound] = {}
         """What each child that keeps state was told."""
         self.base: dict[int, Any] = {}
-        """The checkpoint: a reference per child that keeps state. Empty: `bound` itself, from nothing on."""
+        """The checkpoint: a copy per child that keeps state. Empty: `beginning`, from nothing on."""
+        self.beginning: dict[int, StateBound] = {}
         self._entries: list[Entry] = []
 
     # -- steps ---------------------------------------------------------------------------------------------------
@@ -115,19 +116,18 @@ class Journal:
         return self._began(StateChanged(child, copied))
 
     def _began(self, entry: StateBound | StateChanged) -> bool:
+        """Add an entry, and drop everything before the one from which on all states have begun anew."""
         self._entries.append(entry)
         fresh: set[int] = set()
         for k in range(len(self._entries) - 1, -1, -1):
             each = self._entries[k]
             if isinstance(each, StepRecord):
-                break
+                return False
             if isinstance(each, StateBound) or each.change.reset:
                 fresh.add(each.child)
             if fresh >= self.bound.keys():
-                if k == 0 and not self.base:
-                    return False
-                del self._entries[:k]
-                self.base = {}
+                del self._entries[: k if self.bound else None]
+                self.base, self.beginning = {}, dict(self.bound)
                 return True
         return False
 
@@ -161,7 +161,9 @@ def _release(record: StepRecord) -> None:
             parcel.content = None
 
 
-def first_unfinished(records: Sequence[StepRecord], child: int, is_done: Any) -> tuple[StepRecord, Call] | None:
+def first_unfinished(
+    records: Sequence[StepRecord], child: int, is_done: Any
+) -> tuple[StepRecord, Call] | None:
     """The call that a child is at, of all that it was given: calls of a child end in the order in which they were made.
 
     `is_done(call)`: whether a call has ended well.

@@ -327,7 +327,10 @@ class Recovery:
                 if self._is_stale(event.child, event.generation):
                     return []
                 self._move(event.child, event)
-                return [Fence(event.child, event.generation), *self._restart(event.child, event.at_s, event.cause)]
+                return [
+                    Fence(event.child, event.generation),
+                    *self._restart(event.child, event.at_s, event.cause),
+                ]
             case StepsReplayed():
                 return self._replayed(event)
             case StepLaunched():
@@ -446,7 +449,9 @@ class Recovery:
     def _finished(self, event: StepFinished) -> list[Command]:
         self._require(event.step in self.open, event)
         self._end(event.step)
-        self._deaths = {step: n for step, n in self._deaths.items() if step in self.open}  # kept ones did no harm
+        self._deaths = {
+            step: n for step, n in self._deaths.items() if step in self.open
+        }  # kept ones did no harm
         if not self.stateful:
             return []
         self.kept.append(event.step)

@@ -68,6 +68,11 @@ class Wish:
     bundle: dict[str, float]
     labels: dict[str, str]
 
+    @property
+    def kind(self) -> str:
+        """The same for children that an actor can take over from each other."""
+        return repr((sorted(self.bundle.items()), sorted(self.labels.items())))
+
     def actor_options(self) -> dict[str, Any]:
         """The same as Ray's actor options."""
         extra = {k: v for k, v in self.bundle.items() if k not in ("CPU", "GPU")}

@@ -7,7 +7,6 @@ import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import nullcontext
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
@@ -116,7 +115,6 @@ class HeterogeneousExecutor:
         self._slots: SimpleQueue[None] = SimpleQueue()
         for _ in range(self.options.max_in_flight):
             self._slots.put(None)
-        self._launching = threading.Lock()
         self._counters = {"steps": 0, "failed_steps": 0}
         self._counting = threading.Lock()
         self._spans: list[Span] = []
@@ -295,7 +293,7 @@ class HeterogeneousExecutor:
         self, step: int, values: dict[str, Any], graph_slot: str, binding: Binding | None
     ) -> None:
         """Add to `values` what the partitions send to the caller."""
-        with nullcontext() if self._inline else self._launching:
+        with self._children.launching(step):
             pending = self._launch(step, values, graph_slot, binding)
         timeout_s = self.options.step_timeout_s or None
         arrived = self._children.get([r for _, r in pending], timeout_s)

@@ -20,7 +20,10 @@ def bound(child: int) -> StateBound:
 def step(journal: Journal, number: int, value: Any = None) -> StepRecord:
     record = journal.record(number)
     given, sent = RayParcel(number, [value], given=True), RayParcel(number, "ref")
-    record.calls = [Call(0, 0, "primary", (given,), (sent,), "ref"), Call(1, 1, "primary", (sent,), (), "ack")]
+    record.calls = [
+        Call(0, 0, "primary", (given,), (sent,), "ref"),
+        Call(1, 1, "primary", (sent,), (), "ack"),
+    ]
     return record
 
 
@@ -73,8 +76,8 @@ def test_a_checkpoint_makes_the_steps_until_it_moot() -> None:
 
 def test_a_reset_of_all_children_with_state_makes_everything_before_it_moot() -> None:
     journal = Journal()
-    assert not journal.bind(bound(0)), "there is nothing before it"
-    assert not journal.bind(bound(1))
+    assert journal.bind(bound(0))
+    assert journal.bind(bound(1))
     step(journal, 1)
     journal.finish(1)
     journal.base = {0: "copy", 1: "copy"}
@@ -82,7 +85,21 @@ def test_a_reset_of_all_children_with_state_makes_everything_before_it_moot() ->
     assert journal.change(1, StateChange(reset=True))
     assert [type(e) for e in journal.entries()] == [StateChanged, StateChanged]
     assert journal.base == {}
-    assert journal.bound.keys() == {0, 1}
+    assert journal.beginning.keys() == {0, 1}
+    assert journal.change(0, StateChange(length=3))
+    assert len(journal) == 3
+    step(journal, 2)
+    journal.finish(2)
+    assert not journal.change(0, StateChange(reset=True)), "the other child goes on"
+
+
+def test_when_no_child_keeps_state_any_more_nothing_is_kept() -> None:
+    journal = Journal()
+    journal.bind(bound(0))
+    step(journal, 1)
+    journal.finish(1)
+    assert journal.bind(StateBound(0, (), ()))
+    assert len(journal) == 0
 
 
 def test_values_of_the_callers_are_copied() -> None:

@@ -1,4 +1,4 @@
-"""Whatever happens in whatever order: no step ends twice or never, none is delivered by what was fenced, state is exact."""
+"""Whatever happens in whatever order: no step ends twice or never, nothing fenced delivers, state is exact."""
 
 from __future__ import annotations
 
@@ -202,7 +202,7 @@ class World(RuleBasedStateMachine):
     def replay(self) -> None:
         command, self.to_replay = self.to_replay, None
         assert command is not None
-        self.launched = {step: command.epoch for step in command.open}
+        self.launched = dict.fromkeys(command.open, command.epoch)
         self.failures = dict.fromkeys(CHILDREN, 0)
         self.tell(StepsReplayed(command.epoch))
 

@@ -1,0 +1,18 @@
+"""One local Ray for all tests of faults, and what they ask of executors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from actors.cluster import RayLease, ensure_ray
+
+STORE_BYTES = 128 << 20
+
+
+@pytest.fixture(scope="session")
+def local_ray() -> Iterator[RayLease]:
+    lease = ensure_ray(store_bytes=STORE_BYTES)
+    yield lease
+    lease.release()
