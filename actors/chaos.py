@@ -34,7 +34,9 @@ if TYPE_CHECKING:
     from hetero import HeterogeneousExecutor
 
 _directory: Path | None = None
-"""Where gates are, of this process: made by `enabled` in the caller's, joined by children."""
+"""Where this process has its gates."""
+_joined: Path | None = None
+"""Where the gates are that this process, a child's, stops at."""
 
 
 @contextmanager
@@ -58,8 +60,8 @@ def directory() -> str | None:
 
 def join(where: str | None) -> None:
     """Of a child: stop at the gates that are there."""
-    global _directory
-    _directory = None if where is None else Path(where)
+    global _joined
+    _joined = None if where is None else Path(where)
 
 
 # -- gates -------------------------------------------------------------------------------------------------------
@@ -68,10 +70,10 @@ def reach(point: str, step: int | None = None) -> None:
 
     Raises: KernelError where the gate says so.
     """
-    if _directory is None:
+    if _joined is None:
         return
     for name in (point,) if step is None else (point, f"{point}, step {step}"):
-        path = _path(name)
+        path = _joined / _file(name)
         if not path.exists():
             continue
         answer = b""
@@ -89,7 +91,9 @@ class Gate:
 
     def __init__(self, point: str) -> None:
         self.point = point
-        self._path = _path(point)
+        if _directory is None:
+            raise OptionError("chaos is not enabled")
+        self._path = _directory / _file(point)
         self._listener = socket.socket(socket.AF_UNIX)
         self._stopped: list[socket.socket] = []
         try:
@@ -141,10 +145,8 @@ def gate(point: str, *, step: int | None = None) -> Gate:
     return Gate(point if step is None else f"{point}, step {step}")
 
 
-def _path(point: str) -> Path:
-    if _directory is None:
-        raise OptionError("chaos is not enabled")
-    return _directory / hashlib.blake2b(point.encode(), digest_size=8).hexdigest()
+def _file(point: str) -> str:
+    return hashlib.blake2b(point.encode(), digest_size=8).hexdigest()
 
 
 # -- processes ---------------------------------------------------------------------------------------------------

@@ -344,6 +344,9 @@ class RayChildren(Children):
         }
         return out if died is None else {**out, "error": died.message}
 
+    def recovery(self) -> dict[str, Any]:
+        return self._mending.statistics()
+
     def take_spans(self) -> list[Span]:
         self._check(open_only=True)
         asked = [m.actor.take_spans.remote() for m in self._held.members.values() if not m.ended()]

@@ -416,7 +416,8 @@ class HeterogeneousExecutor:
 
     # -- looking -------------------------------------------------------------------------------------------------
     def stats(self) -> dict[str, Any]:
-        """Nested counters: steps, plan (partitions, transfers), children (by provider name)."""
+        """Nested counters: steps, plan (partitions, transfers), children (by provider name), recovery (empty where there
+        is none)."""
         self._check_open()
         with self._counting:
             counters = dict(self._counters)
@@ -428,6 +429,7 @@ class HeterogeneousExecutor:
                 "parcels": len(self.plan.parcels),
             },
             "children": self._children.stats(),
+            "recovery": self._children.recovery(),
         }
 
     def write_trace(self, path: str | PathLike[str]) -> Path:

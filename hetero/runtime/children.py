@@ -73,6 +73,10 @@ class Children(ABC):
     def stats(self) -> dict[str, dict[str, Any]]:
         """Each child's counters, by provider name."""
 
+    def recovery(self) -> dict[str, Any]:
+        """Counters of what was done about children that died; empty where they cannot die by themselves."""
+        return {}
+
     @abstractmethod
     def take_spans(self) -> list[Span]:
         """Spans recorded by all children since the last call."""

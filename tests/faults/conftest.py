@@ -6,9 +6,16 @@ from collections.abc import Iterator
 
 import pytest
 
+from actors import chaos
 from actors.cluster import RayLease, ensure_ray
 
 STORE_BYTES = 128 << 20
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _chaos() -> Iterator[None]:
+    with chaos.enabled():
+        yield
 
 
 @pytest.fixture(scope="session")
