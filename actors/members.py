@@ -53,10 +53,13 @@ class Member:
             method = self.runs[n_sends] = self.actor.run.options(num_returns=max(1, n_sends))
         return method
 
-    def watch(self, facts: dict[str, Any]) -> None:
-        """It is prepared, and says so: from now on its end is noticed."""
+    def watch(self, facts: dict[str, Any], beat_s: float = 0.0) -> None:
+        """It is there, and says so: from now on its end is noticed, and a beat comes every `beat_s` seconds."""
         self.facts = facts
-        self.end = self.actor.wait_closed.remote().future()
+        if self.end is None:
+            self.end = self.actor.wait_closed.remote().future()
+        if self.beats is None and beat_s:
+            self.beats = self.actor.beats.remote(beat_s)
 
     def ended(self) -> bool:
         return self.end is not None and self.end.done()
@@ -81,6 +84,8 @@ class Held:
         self.group: PlacementGroup | None = None
         self.members: dict[int, Member] = {}
         self.standbys: dict[str, list[Member]] = {}
+        """Spare actors that are started, by the kind of child that they can become; ready or not."""
+        self.over = threading.Event()
         self.wishes: dict[int, Wish] = {}
         self.threads: dict[int, int] = {}
         self.plan: Any = None
@@ -112,6 +117,7 @@ class Held:
         """Drain, kill, remove the group, let go of Ray; bounded in time whatever state the actors are in."""
         with self._lock:
             lease, self.lease = self.lease, None
+        self.over.set()
         if lease is None:
             return
         try:

@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -14,6 +14,7 @@ import ray
 import ray.exceptions as rex
 
 from actors.failures import dead_actor, how_it_went, is_death, root_cause
+from actors.heartbeats import listen, period_s
 from actors.journal import Call, Journal, StateBound, StateChanged, StepRecord, first_unfinished
 from actors.members import Held, Member
 from actors.recovery import (
@@ -33,6 +34,8 @@ from actors.recovery import (
     Replay,
     RestartFailed,
     Restore,
+    StandbyLost,
+    StandbyReady,
     Start,
     StartStandby,
     StateBegan,
@@ -75,20 +78,33 @@ class Mending:
         self.closed = False
         self._held, self._journal, self._options = held, journal, options
         self._coming: dict[str, _Coming] = {}
-        self._arriving: dict[str, list[tuple[Member, Any]]] = {}
+        self._beat_s = period_s(options.heartbeat_timeout_s)
+        self._warming: dict[Any, tuple[str, Member]] = {}
+        self._free: dict[str, list[int]] = {}
         self._copies: tuple[int, dict[int, Any]] | None = None
         self._given_up: dict[int, GiveUp] = {}
         self._timed_out: set[int] = set()
         self._lost: dict[str, str] = {}
         self._last_cause: dict[str, str] = {}
 
-    def begin(self, standbys: int) -> None:
-        """All children are ready. `standbys`: spare actors per kind of child."""
+    def begin(self, spare: Mapping[str, list[int]]) -> None:
+        """All children are prepared. `spare`: bundles for standbys, by the kind of child that they can become."""
         held, options = self._held, self._options
+        for member in held.members.values():
+            member.watch(member.facts, self._beat_s)
+        self._free = {kind: list(bundles) for kind, bundles in spare.items()}
+        for kind, bundles in spare.items():
+            for _ in bundles:
+                self._start_standby(kind)
         kinds = {m.device: held.wishes[k].kind for k, m in held.members.items()}
         self.machine = Recovery(
             kinds, options.max_restarts, options.max_step_deaths, options.checkpoint_every
         )
+        if options.heartbeat_timeout_s:
+            listen(self, options.heartbeat_timeout_s, held.over)
+
+    def members(self) -> list[Member]:
+        return list(self._held.members.values())
 
     # -- steps ---------------------------------------------------------------------------------------------------
     def launched(self, step: int) -> None:
@@ -173,6 +189,7 @@ class Mending:
     def passed_deadline(self, step: int) -> None:
         """A step took too long: whoever is running it, or a step before it, is stuck."""
         epoch = self.epoch
+        self._muster()
         self.notice()
         if epoch != self.epoch:
             return  # a death explains it, and the step has been given out again
@@ -191,6 +208,7 @@ class Mending:
     def heart_stopped(self, member: Member) -> None:
         """A child has not given a sign of life for too long."""
         if self._current(member) and not member.ended():
+            self._muster()
             step = self._running(self._child(member.device))
             cause = f"it gave no sign of life for {self._options.heartbeat_timeout_s:g} s"
             self._last_cause[cause] = member.device
@@ -204,6 +222,7 @@ class Mending:
     def _loss(self, member: Member, cause: str) -> list[Event]:
         if not self._current(member):
             return []
+        self._muster()
         step = self._running(self._child(member.device))
         self._last_cause[cause] = member.device
         return [ActorLost(member.device, member.generation, time.monotonic(), step, cause)]
@@ -251,11 +270,12 @@ class Mending:
                 )
             case Promote(device, generation, kind):
                 now = time.monotonic()
-                standby = self._held.standbys[kind].pop()
+                standby = next(m for m in self._held.standbys[kind] if m.end is not None)
+                self._held.standbys[kind].remove(standby)
                 until_s = now + (self._options.start_timeout_s or 1e9)
                 self._coming[device] = _Coming(generation, now, until_s, standby)
             case StartStandby(kind):
-                self.start_standby(kind)
+                self._start_standby(kind)
             case Restore():
                 self._restore()
             case Replay(epoch, _, open_steps):
@@ -306,7 +326,7 @@ class Mending:
         old = held.members[child]
         member = coming.standby or held.start(held.wishes[child], old.bundle)
         if coming.standby is not None:
-            self._free_bundles(held.wishes[child].kind).append(old.bundle)
+            self._free.setdefault(held.wishes[child].kind, []).append(old.bundle)
         member.device, member.generation = device, coming.generation
         held.members[child] = member
         coming.ready = held.prepare(child, self._options)
@@ -320,7 +340,7 @@ class Mending:
             root = root_cause(error)
             return self._failed(device, how_it_went(root) if is_death(error) else str(root))
         del self._coming[device]
-        member.watch(facts)
+        member.watch(facts, self._beat_s)
         log.info("child %s (generation %d) is prepared", device, coming.generation)
         return self.machine.handle(ChildPrepared(device, coming.generation))
 
@@ -406,11 +426,40 @@ class Mending:
             self.do(StateBegan() if self._journal.bound else StateEnded())
 
     # -- standbys ------------------------------------------------------------------------------------------------
-    def start_standby(self, kind: str) -> None:
-        """Start a spare actor of this kind in a bundle that is free; it counts once it is ready."""
+    def _start_standby(self, kind: str) -> None:
+        """Start a spare actor in a bundle that is free; it counts once it is ready."""
+        held = self._held
+        wish = next(w for w in held.wishes.values() if w.kind == kind)
+        member = held.start(wish, self._free[kind].pop())
+        member.device = "standby"
+        held.standbys.setdefault(kind, []).append(member)
+        self._warming[member.actor.warm_up.remote(self._options)] = kind, member
 
-    def _free_bundles(self, kind: str) -> list[int]:
-        return []
+    def _muster(self) -> None:
+        """See which standbys have become ready since the last time, and which are gone: those are started anew."""
+        assert self.machine is not None, "only with recovery"
+        ready = (
+            ray.wait(list(self._warming), num_returns=len(self._warming), timeout=0)[0]
+            if self._warming
+            else []
+        )
+        for ref in ready:
+            kind, member = self._warming.pop(ref)
+            try:
+                member.watch(ray.get(ref))
+                self.machine.handle(StandbyReady(kind))
+            except rex.RayError:
+                self._replace_standby(kind, member)
+        for kind, members in self._held.standbys.items():
+            for member in [m for m in members if m.ended()]:
+                self.machine.handle(StandbyLost(kind))
+                self._replace_standby(kind, member)
+
+    def _replace_standby(self, kind: str, member: Member) -> None:
+        member.kill()
+        self._held.standbys[kind].remove(member)
+        self._free[kind].append(member.bundle)
+        self._start_standby(kind)
 
     # -- helpers -------------------------------------------------------------------------------------------------
     def _child(self, device: str) -> int:

@@ -111,7 +111,10 @@ class RayChildren(Children):
             return
         deadline = time.monotonic() + (self._options.start_timeout_s or 1e9)
         wishes = {k: wish(self._configs[k], self._ray_options, ours=ours) for k in indices}
-        held.group = reserve(list(wishes.values()), self._ray_options, deadline - time.monotonic(), ours=ours)
+        kinds = {w.kind: w for w in wishes.values()}
+        spare = {kind: self._ray_options.standbys * [w] for kind, w in kinds.items()}
+        wanted = [*wishes.values(), *(w for each in spare.values() for w in each)]
+        held.group = reserve(wanted, self._ray_options, deadline - time.monotonic(), ours=ours)
         held.wishes = wishes
         held.threads = {k: self._threads(k, wishes, ours) for k in indices}
         for bundle, k in enumerate(indices):
@@ -122,7 +125,8 @@ class RayChildren(Children):
         for k, facts in self._await_ready(preparing, deadline).items():
             held.members[k].watch(facts)
         if self._options.recover:
-            self._mending.begin(0)
+            free = iter(range(len(indices), len(wanted)))
+            self._mending.begin({kind: [next(free) for _ in each] for kind, each in spare.items()})
 
     def _threads(self, child: int, wishes: Mapping[int, Wish], ours: bool) -> int:
         config = self._configs[child]

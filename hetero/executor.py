@@ -416,8 +416,8 @@ class HeterogeneousExecutor:
 
     # -- looking -------------------------------------------------------------------------------------------------
     def stats(self) -> dict[str, Any]:
-        """Nested counters: steps, plan (partitions, transfers), children (by provider name), recovery (empty where there
-        is none)."""
+        """Nested counters: steps, plan (partitions, transfers), children (by provider name), recovery (empty where
+        there is none)."""
         self._check_open()
         with self._counting:
             counters = dict(self._counters)

@@ -28,7 +28,12 @@ def device_of(both: Beside, partition: int) -> str:
 
 
 def test_the_chain_goes_over_both_children_more_than_once(chain: Beside) -> None:
-    assert [device_of(chain, k) for k in range(len(chain.ex.plan.partitions))] == ["sim:0", "cpu", "sim:0", "cpu"]
+    assert [device_of(chain, k) for k in range(len(chain.ex.plan.partitions))] == [
+        "sim:0",
+        "cpu",
+        "sim:0",
+        "cpu",
+    ]
 
 
 @pytest.mark.parametrize("where", ["before run", "before send"])
@@ -57,7 +62,9 @@ def test_a_child_that_dies_idle_is_back_before_the_next_step_needs_it(chain: Bes
 
 def test_a_child_killed_inside_a_kernel_in_an_eager_a_recording_or_a_captured_run_is_not_noticed() -> None:
     with Beside(CHAIN) as both:
-        for runs in range(3):  # that the child has made of these shapes; those of a new one begin with the replay
+        for runs in range(
+            3
+        ):  # that the child has made of these shapes; those of a new one begin with the replay
             both.steps(max(0, runs - 1))
             with chaos.gate("in Stop") as gate:
                 future, want = both.submit()
@@ -133,7 +140,9 @@ def test_a_step_that_takes_its_child_with_it_is_given_up_and_the_others_go_on() 
         poisoned = both.ex.submit(deadly)
         both.calm._steps.__next__()  # a step that the other one never sees
         future, want = both.submit()
-        with pytest.raises(ChildDiedError, match="given up: children ended 2 times with it, last: its process") as caught:
+        with pytest.raises(
+            ChildDiedError, match="given up: children ended 2 times with it, last: its process"
+        ) as caught:
             poisoned.result(timeout=50)
         assert caught.value.device == "sim:0"
         assert caught.value.step == 2
