@@ -6,14 +6,18 @@ import os
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from queue import SimpleQueue
+from typing import Any, TypeAlias
 
 import ray
 
+from actors import chaos
 from actors.parcels import Wire, pack, unpack
 from actors.threads import set_threads, thread_counts
-from hetero.errors import ProgramError
+from hetero.errors import ProgramError, TransportError
+from hetero.extensions.registry import load_modules
+from hetero.kernels import load_all
 from hetero.options import RuntimeOptions
 from hetero.planner.plan import Plan
 from hetero.providers.registry import create
@@ -21,14 +25,19 @@ from hetero.runtime.assignment import assignment
 from hetero.runtime.child import ChildExecutor
 from hetero.runtime.device_buffers import BufferChange
 from hetero.runtime.pins import Binding, OnDevice
-from hetero.runtime.state import StateChange, StateSpec
+from hetero.runtime.state import StateChange, StateCopy, StateSpec
 from hetero.trace import Span
 from hetero.types import HostArray
 
-CONCURRENCY_GROUPS = {"control": 1, "watch": 1}
-"""Threads besides the one that runs partitions: one answers, one waits for the actor's end."""
+CONCURRENCY_GROUPS = {"control": 1, "watch": 1, "beats": 1, "copies": 1}
+"""Threads besides the one that runs partitions: one answers, one waits for the actor's end, one shows that the process
+is alive, one hands out copies of state."""
 _REMEMBERED_FAILURES = 64
 _STATS_PATIENCE_S = 0.05
+
+
+StateParts: TypeAlias = tuple[tuple[StateSpec, ...], tuple[tuple[int, str], ...], tuple[str, ...], Wire]
+"""A StateCopy on the wire: specs, withheld, the values' names, and these."""
 
 
 def node_id() -> str:
@@ -40,7 +49,8 @@ class ChildActor:
     """One provider instance: its partitions' programs, their values, captured graphs and weights.
 
     Methods of the default group (prepare, run, drop, take_spans, close) run one after the other in the order of the
-    calls, on one thread. Errors are those of ChildExecutor, with all attributes.
+    calls, on one thread. Errors are those of ChildExecutor, with all attributes. What changes a child carries the
+    generation that is meant; another's is refused with a TransportError.
     """
 
     def __init__(self) -> None:
@@ -50,21 +60,34 @@ class ChildActor:
         self._last_stats: dict[str, Any] = {}
         self._failed: OrderedDict[int, Exception] = OrderedDict()
         self._over = threading.Event()
+        self._generation = 0
+        self._copies: SimpleQueue[StateParts | Exception] = SimpleQueue()
+
+    def warm_up(self, options: RuntimeOptions) -> dict[str, Any]:
+        """Import what any child needs, and wait for `prepare`. Returns pid and node_id."""
+        load_all()
+        load_modules(options.extensions)
+        return {"pid": os.getpid(), "node_id": node_id()}
 
     def prepare(
         self,
+        generation: int,
         plan_bytes: HostArray,
         index: int,
         options: RuntimeOptions,
         threads: int,
+        gates: str | None,
         weight_names: Sequence[Sequence[str]],
         *weights: Wire,
     ) -> dict[str, Any]:
-        """Become child `index` of the plan; `weights[k]` holds the arrays of `weight_names[k]`, which stay shared.
+        """Become child `index` of the plan, in its incarnation `generation`.
 
-        Returns where and how it runs: pid, node_id, threads, library_threads, and counters.
+        `weights[k]` holds the arrays of `weight_names[k]`, which stay shared. `gates`: what
+        `chaos.join` takes. Returns where and how it runs: pid, node_id, threads, library_threads, and counters.
         Raises: PlanError, ProviderError, ProgramError.
         """
+        chaos.join(gates)
+        chaos.reach(f"prepare {index}")
         set_threads(threads)
         plan = Plan.from_bytes(plan_bytes.tobytes())
         named = {
@@ -79,7 +102,7 @@ class ChildActor:
             child.close()
             raise
         set_threads(threads)  # once more, for the libraries that the kernels have brought in
-        self._child, self._last_stats = child, child.stats()
+        self._child, self._last_stats, self._generation = child, child.stats(), generation
         return {
             **self._last_stats,
             "pid": os.getpid(),
@@ -89,14 +112,20 @@ class ChildActor:
         }
 
     def run(
-        self, partition: int, step: int, graph_slot: str, on_device: OnDevice | None, *parcels: Wire
+        self,
+        generation: int,
+        partition: int,
+        step: int,
+        graph_slot: str,
+        *parcels: Wire,
+        on_device: OnDevice | None = None,
     ) -> Any:
         """Run a partition; returns its one parcel, a tuple of several, or None where it sends nothing.
 
         After a partition of a step has failed, the step's later ones raise the same error: they cannot run without
         its values, and the first error is the one to report.
         """
-        child = self._ready()
+        child = self._ready(generation)
         if step in self._failed:
             raise self._failed[step]
         try:
@@ -104,7 +133,9 @@ class ChildActor:
                 self._running = (partition, step, time.perf_counter())
                 binding = None if on_device is None else Binding(on_device=on_device)
                 arrived = [unpack(p) for p in parcels]
+                chaos.reach(f"partition {partition}, before run", step)
                 sent = [pack(p) for p in child.run(partition, step, arrived, graph_slot, binding)]
+                chaos.reach(f"partition {partition}, before send", step)
         except Exception as error:
             self._failed[step] = error
             if len(self._failed) > _REMEMBERED_FAILURES:
@@ -116,22 +147,54 @@ class ChildActor:
             return tuple(sent)
         return sent[0] if sent else None
 
-    def drop(self, step: int) -> None:
-        """Forget a step that failed, here or elsewhere."""
-        self._failed.pop(step, None)
-        self._ready().drop(step)
+    def drop(self, generation: int, *steps: int) -> None:
+        """Forget steps that failed, here or elsewhere, or that will be run again."""
+        child = self._ready(generation)
+        for step in steps:
+            self._failed.pop(step, None)
+            child.drop(step)
 
-    def bind_state(self, specs: Sequence[StateSpec], withheld: Sequence[tuple[int, str]]) -> None:
+    # -- state ---------------------------------------------------------------------------------------------------
+    def bind_state(
+        self, generation: int, specs: Sequence[StateSpec], withheld: Sequence[tuple[int, str]]
+    ) -> None:
         """Keep these values between steps."""
-        self._ready().bind_state(specs, withheld)
+        self._ready(generation).bind_state(specs, withheld)
 
-    def change_state(self, change: StateChange) -> dict[str, HostArray]:
+    def change_state(self, generation: int, change: StateChange) -> dict[str, HostArray]:
         """Apply `change` to the states; copies of their values where it asks for them."""
-        return self._ready().change_state(change)
+        return self._ready(generation).change_state(change)
 
-    def change_buffer(self, change: BufferChange) -> HostArray | None:
+    def copy_state(self, generation: int) -> None:
+        """Copy the state as it is now, for `take_copy`. The next step waits for this, not for what happens to it."""
+        chaos.reach("checkpoint")
+        try:
+            copied = self._ready(generation).copy_state()
+            values = copied.values
+            self._copies.put((copied.specs, copied.withheld, tuple(values), pack([*values.values()])))
+        except Exception as error:
+            self._copies.put(error)
+            raise
+
+    @ray.method(concurrency_group="copies")
+    def take_copy(self) -> StateParts:
+        """The copy that the `copy_state` of the same turn made."""
+        copied = self._copies.get()
+        chaos.reach("take copy")
+        if isinstance(copied, Exception):
+            raise copied
+        return copied
+
+    def restore_state(self, generation: int, parts: StateParts) -> None:
+        """Keep what `take_copy` returned, and nothing that came after."""
+        chaos.reach("restore")
+        specs, withheld, names, wire = parts
+        values = dict(zip(names, unpack(wire), strict=True))
+        self._ready(generation).restore_state(StateCopy(specs, withheld, values))
+
+    def change_buffer(self, generation: int, change: BufferChange) -> HostArray | None:
         """Apply `change` to a buffer of the caller's."""
-        return self._ready().change_buffer(change)
+        return self._ready(generation).change_buffer(change)
 
     def take_spans(self) -> list[Span]:
         """The spans recorded since the last call."""
@@ -162,6 +225,15 @@ class ChildActor:
             out["running"] = {"partition": partition, "step": step, "for_s": time.perf_counter() - started}
         return out
 
+    @ray.method(concurrency_group="beats", num_returns="streaming")
+    def beats(self, every_s: float) -> Iterator[int]:
+        """A number every `every_s` seconds, for as long as the process runs. A call like any other could not tell: Ray
+        holds it back while an earlier one waits for its parcels."""
+        count = 0
+        while not self._over.wait(every_s):
+            yield count
+            count += 1
+
     @ray.method(concurrency_group="watch")
     def wait_closed(self) -> None:
         """Return once the child was closed; until then this call tells its caller of the actor's death."""
@@ -175,7 +247,12 @@ class ChildActor:
             child.close()
         self._over.set()
 
-    def _ready(self) -> ChildExecutor:
+    def _ready(self, generation: int | None = None) -> ChildExecutor:
         if self._child is None:
             raise ProgramError("this child was not prepared, or is closed")
+        if generation is not None and generation != self._generation:
+            raise TransportError(
+                f"this is generation {self._generation} of the child, and the call is for {generation}",
+                device=self._child.provider.name,
+            )
         return self._child

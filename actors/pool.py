@@ -1,4 +1,4 @@
-"""Children as Ray actors: started all or none, called with references, watched, and stopped in a fixed order."""
+"""Children as Ray actors: started all or none, called with references, brought back when they die."""
 
 from __future__ import annotations
 
@@ -7,25 +7,24 @@ import os
 import threading
 import time
 import weakref
-from collections import OrderedDict
-from collections.abc import Mapping, Sequence
-from concurrent.futures import Future
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import numpy as np
 import ray
 import ray.exceptions as rex
-from ray.util.placement_group import PlacementGroup, remove_placement_group
-from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from actors.child import CONCURRENCY_GROUPS, ChildActor
-from actors.cluster import RayLease, ensure_ray
+from actors.child import ChildActor, node_id
+from actors.cluster import ensure_ray
 from actors.failures import dead_actor, is_death, translated
+from actors.journal import Call, Journal, RayParcel, StateBound, StateChanged
+from actors.members import Held, Member
+from actors.mending import Mending, issue
 from actors.parcels import pack, unpack
 from actors.resources import RayOptions, Wish, reserve, wish
-from actors.weights import SharedWeights, share_weights
-from hetero.errors import ChildDiedError, ClosedError, TransportError
+from actors.weights import share_weights
+from hetero.errors import ChildDiedError, ClosedError, HeteroError, TransportError
 from hetero.options import RuntimeOptions
 from hetero.planner.plan import Plan
 from hetero.providers.base import ProviderConfig
@@ -41,13 +40,7 @@ INLINE_BYTES = 64 << 10
 """A parcel of the caller's up to this size travels inside the call; an object of its own would cost 1 ms more."""
 DRAIN_S = 5.0
 """How long `close` lets a child finish what it is doing."""
-_GONE_S = 2.0
 _STATS_S = 1.0
-_OPEN_STEPS = 1024
-"""Steps whose acknowledgements are kept; a step of which nothing is ever fetched leaves its own behind."""
-
-_remote: Any = ray.remote  # whose types leave these options out
-_Actor = _remote(concurrency_groups=CONCURRENCY_GROUPS, max_restarts=0, max_task_retries=0)(ChildActor)
 
 
 class _Reported(logging.Filter):
@@ -64,82 +57,7 @@ class _Reported(logging.Filter):
 logging.getLogger("ray._private.worker").addFilter(_Reported())
 
 
-@dataclass(slots=True, eq=False)
-class RayParcel:
-    """A parcel of one step: a reference to its wire form, or a small one itself."""
-
-    step: int
-    content: Any
-
-
-@dataclass(slots=True, eq=False)
-class _Member:
-    """One child: its actor, and the call that ends when the actor does."""
-
-    device: str
-    actor: Any
-    end: Future[None] | None = None
-    facts: dict[str, Any] = field(default_factory=dict)
-    counters: dict[str, Any] = field(default_factory=dict)
-    runs: dict[int, Any] = field(default_factory=dict)
-
-    @property
-    def actor_id(self) -> str:
-        return str(self.actor._actor_id.hex())
-
-    def run(self, n_sends: int) -> Any:
-        """The actor's `run` with as many return values."""
-        method = self.runs.get(n_sends)
-        if method is None:
-            method = self.runs[n_sends] = self.actor.run.options(num_returns=max(1, n_sends))
-        return method
-
-    def ended(self) -> bool:
-        return self.end is not None and self.end.done()
-
-
-class _Held:
-    """What an executor holds of Ray, apart from the object that callers see, so that both can be let go of."""
-
-    def __init__(self) -> None:
-        self.lease: RayLease | None = None
-        self.group: PlacementGroup | None = None
-        self.members: dict[int, _Member] = {}
-        self.weights: SharedWeights | None = None
-        self._lock = threading.Lock()
-
-    def close(self, drain_s: float) -> None:
-        """Drain, kill, remove the group, let go of Ray; bounded in time whatever state the actors are in."""
-        with self._lock:
-            lease, self.lease = self.lease, None
-        if lease is None:
-            return
-        try:
-            if lease.usable():
-                self._stop_actors(drain_s, wait=not lease.ours)
-        finally:
-            self.members.clear()
-            self.weights = None
-            lease.release()
-
-    def _stop_actors(self, drain_s: float, *, wait: bool) -> None:
-        members = list(self.members.values())
-        closing = [m.actor.close.remote() for m in members if not m.ended()]
-        if closing and drain_s > 0:
-            ray.wait(closing, num_returns=len(closing), timeout=drain_s, fetch_local=False)
-        for member in members:
-            ray.kill(member.actor, no_restart=True)
-        if self.group is not None:
-            remove_placement_group(self.group)
-            self.group = None
-        if (
-            wait and members
-        ):  # a Ray that stays: a call on a killed actor fails once the actor is known to be dead
-            gone = [m.actor.ping.remote() for m in members]
-            ray.wait(gone, num_returns=len(gone), timeout=_GONE_S, fetch_local=False)
-
-
-def _close_in_background(held: _Held) -> None:
+def _close_in_background(held: Held) -> None:
     """For executors that were never closed: called while garbage is collected, where waiting is not allowed."""
     threading.Thread(target=held.close, args=(0.0,), name="hetero-close", daemon=True).start()
 
@@ -147,7 +65,8 @@ def _close_in_background(held: _Held) -> None:
 class RayChildren(Children):
     """One actor per provider instance that has partitions. Thread-safe.
 
-    A child that dies takes the executor's further steps with it: every later call raises ChildDiedError.
+    A child that dies or hangs is replaced, and the steps in flight are given out again (docs/recovery.md). Without
+    `options.recover` it takes the executor's further steps with it: every later call raises ChildDiedError.
     """
 
     def __init__(
@@ -156,11 +75,12 @@ class RayChildren(Children):
         self._configs = tuple(configs)
         self._options = options
         self._ray_options = ray_options
-        self._held = _Held()
-        self._devices: dict[str, str] = {}
+        self._held = Held()
+        self._journal = Journal()
+        self._mending = Mending(self._held, self._journal, options)
         self._dead: dict[str, ChildDiedError] = {}
-        self._acknowledged: OrderedDict[int, list[Any]] = OrderedDict()
-        self._acknowledging = threading.Lock()
+        self._current = threading.local()
+        """`step`: what this thread is at."""
         self._closed = False
         finalizer = weakref.finalize(self, _close_in_background, self._held)
         finalizer.atexit = False  # leaving Ray, which happens at exit, ends actors and placement groups too
@@ -178,7 +98,7 @@ class RayChildren(Children):
         try:
             self._bring_up(plan, weights, held.lease.ours)
         except rex.RayError as error:
-            failure = translated(error, self._devices)
+            failure = translated(error, held.devices())
             held.close(0.0)
             raise failure  # noqa: B904 - `translated` has set the cause
         except BaseException:
@@ -192,25 +112,22 @@ class RayChildren(Children):
             return
         deadline = time.monotonic() + (self._options.start_timeout_s or 1e9)
         wishes = {k: wish(self._configs[k], self._ray_options, ours=ours) for k in indices}
-        held.group = reserve(list(wishes.values()), self._ray_options, deadline - time.monotonic(), ours=ours)
+        kinds = {w.kind: w for w in wishes.values()}
+        spare = {kind: self._ray_options.standbys * [w] for kind, w in kinds.items()}
+        wanted = [*wishes.values(), *(w for each in spare.values() for w in each)]
+        held.group = reserve(wanted, self._ray_options, deadline - time.monotonic(), ours=ours)
+        held.wishes = wishes
+        held.threads = {k: self._threads(k, wishes, ours) for k in indices}
         for bundle, k in enumerate(indices):
-            strategy = PlacementGroupSchedulingStrategy(held.group, placement_group_bundle_index=bundle)
-            actor = _Actor.options(scheduling_strategy=strategy, **wishes[k].actor_options()).remote()
-            held.members[k] = member = _Member(self._configs[k].name, actor)
-            self._devices[member.actor_id] = member.device
-        plan_bytes = ray.put(np.frombuffer(plan.to_bytes(), np.uint8))
-        held.weights = shared = share_weights({k: plan.weights[k] for k in indices}, weights, ray.put)
-        preparing = {}
-        for k in indices:
-            names, refs = shared.of(k)
-            threads = self._threads(k, wishes, ours)
-            preparing[k] = held.members[k].actor.prepare.remote(
-                plan_bytes, k, self._options, threads, names, *refs
-            )
+            held.members[k] = held.start(wishes[k], bundle)
+        held.plan = ray.put(np.frombuffer(plan.to_bytes(), np.uint8))
+        held.weights = share_weights({k: plan.weights[k] for k in indices}, weights, ray.put)
+        preparing = {k: held.prepare(k, self._options) for k in indices}
         for k, facts in self._await_ready(preparing, deadline).items():
-            member = held.members[k]
-            member.facts = facts
-            member.end = member.actor.wait_closed.remote().future()
+            held.members[k].watch(facts)
+        if self._options.recover:
+            free = iter(range(len(indices), len(wanted)))
+            self._mending.begin({kind: [next(free) for _ in each] for kind, each in spare.items()})
 
     def _threads(self, child: int, wishes: Mapping[int, Wish], ours: bool) -> int:
         config = self._configs[child]
@@ -236,10 +153,23 @@ class RayChildren(Children):
             ) from cause
 
     # -- running -------------------------------------------------------------------------------------------------
+    def launching(self, step: int) -> AbstractContextManager[object]:
+        return self._launch(step)
+
+    @contextmanager
+    def _launch(self, step: int) -> Iterator[None]:
+        with self._mending.lock:
+            self._check()
+            self._mending.launched(step)
+            self._journal.record(step)
+            self._current.step = step
+            yield
+
     def put(self, values: Sequence[Value]) -> ParcelRef:
         self._check()
         wire = pack(values)
-        return RayParcel(0, wire if sum(map(value_bytes, values)) <= INLINE_BYTES else ray.put(wire))
+        small = sum(map(value_bytes, values)) <= INLINE_BYTES
+        return RayParcel(self._current.step, wire if small else ray.put(wire), given=True)
 
     def call(
         self,
@@ -255,51 +185,85 @@ class RayChildren(Children):
         member = self._held.members.get(child)
         if member is None:
             raise TransportError(f"the plan has no child {child}", step=step)
+        sends = tuple(RayParcel(step, None) for _ in range(n_sends))
         on_device = None if binding is None else binding.on_device
-        refs = member.run(n_sends).remote(
-            partition, step, graph_slot, on_device, *[p.content for p in parcels]
-        )
-        if n_sends == 0:
-            self._keep_acknowledgement(step, refs)
-            return []
-        return [RayParcel(step, ref) for ref in (refs if n_sends > 1 else [refs])]
-
-    def _keep_acknowledgement(self, step: int, ref: Any) -> None:
-        """Nothing comes back from this call, but a step is only good when it has ended well."""
-        with self._acknowledging:
-            self._acknowledged.setdefault(step, []).append(ref)
-            if len(self._acknowledged) > _OPEN_STEPS:
-                self._acknowledged.popitem(last=False)
+        call = Call(child, partition, graph_slot, tuple(parcels), sends, on_device)
+        issue(member, step, call)
+        self._journal.record(step).calls.append(call)
+        return sends
 
     def get(self, parcels: Sequence[ParcelRef], timeout_s: float | None) -> list[list[Value]]:
         """As Children says; arrays are the caller's own, so that keeping them holds nothing in the object store."""
         self._check(open_only=True)
-        with self._acknowledging:
-            steps = dict.fromkeys(p.step for p in parcels)
-            silent = [ref for step in steps for ref in self._acknowledged.pop(step, ())]
+        step = parcels[0].step if parcels else self._current.step
+        while True:
+            with self._mending.lock:
+                self._mending.check(step)
+                epoch, refs = self._mending.epoch, self._awaited(step, parcels)
+            try:
+                wires = ray.get(list(refs.values()), timeout=timeout_s)
+            except rex.RayError as error:
+                self._mend(step, epoch, error)
+                continue
+            with self._mending.lock:
+                if self._mending.finished(step, epoch):
+                    break
+        found = dict(zip(refs, wires, strict=True))
+        del wires
+        out = []
+        for k, parcel in enumerate(parcels):  # each leaves the store as soon as it is copied
+            refs.pop(k, None)
+            out.append(unpack(found.pop(k) if k in found else parcel.content, own=True))
+        return out
+
+    def _awaited(self, step: int, parcels: Sequence[ParcelRef]) -> dict[int, Any]:
+        """The references to wait for, by index in `parcels`; below 0 those of calls from which nothing comes back, but
+        a step is only good when they have ended well."""
         refs = {k: p.content for k, p in enumerate(parcels) if isinstance(p.content, ray.ObjectRef)}
-        try:
-            wires = ray.get([*refs.values(), *silent], timeout=timeout_s)
-        except rex.RayError as error:
-            raise self._failure(error)  # noqa: B904 - `translated` has set the cause
-        wires.reverse()  # popped one by one below, so that each leaves the store as soon as it is copied
-        return [unpack(wires.pop() if k in refs else p.content, own=True) for k, p in enumerate(parcels)]
+        silent = [call.done for call in self._journal.record(step).calls if not call.sends]
+        return {**refs, **{-1 - k: ref for k, ref in enumerate(silent)}}
+
+    def _mend(self, step: int, epoch: int, error: rex.RayError) -> None:
+        """Have the step go on after `error`, or raise it as the caller's."""
+        late = isinstance(error, rex.GetTimeoutError)
+        if not self._options.recover or not (late or is_death(error)):
+            raise self._failure(error)
+        with self._mending.lock:
+            self._check(open_only=True)
+            if self._mending.epoch != epoch:
+                return  # it is of a child, or of a launch, that is no more
+            if late:
+                self._mending.passed_deadline(step)
+            else:
+                self._mending.died(error)
 
     def drop(self, step: int) -> None:
-        with self._acknowledging:
-            self._acknowledged.pop(step, None)
-        lease = self._held.lease
-        if lease is None or not lease.usable():
-            return
-        for member in tuple(self._held.members.values()):  # a close may empty it meanwhile
-            if not member.ended():
-                member.actor.drop.remote(step)
+        with self._mending.lock:
+            self._mending.dropped(step)
+            lease = self._held.lease
+            if lease is None or not lease.usable():
+                return
+            for member in tuple(self._held.members.values()):  # a close may empty it meanwhile
+                if not member.ended():
+                    member.actor.drop.remote(member.generation, step)
 
     def bind_state(self, child: int, specs: Sequence[StateSpec], withheld: Sequence[tuple[int, str]]) -> None:
-        self._ask(child, "bind_state", specs, withheld)
+        bound = StateBound(child, tuple(specs), tuple(withheld))
+        with self._mending.lock:
+            self._ask(child, "bind_state", bound.specs, bound.withheld)
+            self._mending.bound(bound)
 
     def change_state(self, child: int, change: StateChange) -> dict[str, HostArray]:
-        changed: dict[str, HostArray] = self._ask(child, "change_state", change)
+        with self._mending.lock:
+            try:
+                changed: dict[str, HostArray] = self._ask(child, "change_state", change)
+            except (ClosedError, TransportError):
+                raise
+            except HeteroError:  # a part of it may have happened, and happens again in a replay
+                self._mending.changed(StateChanged(child, change))
+                raise
+            if change != StateChange(read=True):
+                self._mending.changed(StateChanged(child, change))
         return {name: array.copy() for name, array in changed.items()}  # not the object store's
 
     def change_buffer(self, child: int, change: BufferChange) -> HostArray | None:
@@ -308,11 +272,14 @@ class RayChildren(Children):
 
     def _ask(self, child: int, method: str, *arguments: Any) -> Any:
         """Call a child between steps, and wait. Raises: what the child raised, ChildDiedError."""
-        self._check()
-        try:
-            return ray.get(getattr(self._held.members[child].actor, method).remote(*arguments))
-        except rex.RayError as error:
-            raise self._failure(error)  # noqa: B904 - `translated` has set the cause
+        while True:
+            self._check()
+            self._mending.check(0)
+            epoch, member = self._mending.epoch, self._held.members[child]
+            try:
+                return ray.get(getattr(member.actor, method).remote(member.generation, *arguments))
+            except rex.RayError as error:
+                self._mend(0, epoch, error)
 
     # -- health --------------------------------------------------------------------------------------------------
     def alive(self) -> dict[str, bool]:
@@ -325,7 +292,7 @@ class RayChildren(Children):
         if self._closed or lease is None:
             raise ClosedError("these children were closed, or never started", phase="transport")
         lease.check()
-        if open_only:
+        if open_only or self._options.recover:
             return
         for member in self._held.members.values():
             if member.ended() and member.device not in self._dead:
@@ -337,7 +304,7 @@ class RayChildren(Children):
 
     def _failure(self, error: BaseException) -> Exception:
         """The error to raise; remembers a death, and makes sure of it."""
-        failure = translated(error, self._devices)
+        failure = translated(error, self._held.devices())
         if is_death(error):
             actor_id = dead_actor(error)
             dead = [m for m in self._held.members.values() if m.actor_id == actor_id]
@@ -351,6 +318,13 @@ class RayChildren(Children):
                 ):  # "unavailable" may mean that it still runs: nobody must hear of it again
                     ray.kill(member.actor, no_restart=True)
         return failure
+
+    def pid(self, device: str) -> int:
+        """The process of a child. Raises: TransportError where it is on another machine, or there is none."""
+        for member in self._held.members.values():
+            if member.device == device and member.facts.get("node_id") == node_id():
+                return int(member.facts["pid"])
+        raise TransportError(f"there is no child {device} on this machine", device=device)
 
     def stats(self) -> dict[str, dict[str, Any]]:
         """Each child's counters, by provider name, with pid, node_id, threads (as set) and library_threads (as found).
@@ -370,7 +344,7 @@ class RayChildren(Children):
                     self._failure(error)
         return {m.device: self._facts(m, answered=r in ready) for m, r in zip(members, asked, strict=True)}
 
-    def _facts(self, member: _Member, *, answered: bool) -> dict[str, Any]:
+    def _facts(self, member: Member, *, answered: bool) -> dict[str, Any]:
         died = self._dead.get(member.device)
         out = {
             "alive": died is None,
@@ -379,6 +353,9 @@ class RayChildren(Children):
             **member.counters,
         }
         return out if died is None else {**out, "error": died.message}
+
+    def recovery(self) -> dict[str, Any]:
+        return self._mending.statistics()
 
     def take_spans(self) -> list[Span]:
         self._check(open_only=True)
@@ -393,7 +370,9 @@ class RayChildren(Children):
         return spans
 
     def close(self) -> None:
-        self._closed = True
+        self._closed = self._mending.closed = True  # which ends what is being started
+        with self._mending.lock:
+            self._mending.close()
         self._held.close(DRAIN_S)
 
 

@@ -37,6 +37,8 @@ class RayOptions:
     """Further resources that a child reserves, such as {"cuda": {"A100": 1}}."""
     labels: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """Node labels that a child insists on (Ray's label selectors), such as {"cuda:0": {"zone": "in(a, b)"}}."""
+    standbys: int = 0
+    """Spare actors that are kept ready, for each kind of child (those that reserve the same); each reserves as much."""
     store_bytes: int | None = None
     """Object store of a local Ray of our own. None: 30 % of the free memory."""
     log_to_driver: bool = False
@@ -56,6 +58,8 @@ class RayOptions:
             raise OptionError(f"strategy must be one of {', '.join(STRATEGIES)}, not {self.strategy!r}")
         if self.cpus_per_child is not None and self.cpus_per_child < 0:
             raise OptionError(f"cpus_per_child must not be negative, but is {self.cpus_per_child}")
+        if self.standbys < 0:
+            raise OptionError(f"standbys must not be negative, but is {self.standbys}")
         if self.threads_per_child is not None and self.threads_per_child < 1:
             raise OptionError(f"threads_per_child must be at least 1, not {self.threads_per_child}")
 
@@ -67,6 +71,11 @@ class Wish:
     device: str
     bundle: dict[str, float]
     labels: dict[str, str]
+
+    @property
+    def kind(self) -> str:
+        """The same for children that an actor can take over from each other."""
+        return repr((sorted(self.bundle.items()), sorted(self.labels.items())))
 
     def actor_options(self) -> dict[str, Any]:
         """The same as Ray's actor options."""

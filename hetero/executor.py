@@ -7,7 +7,6 @@ import operator
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
@@ -120,7 +119,6 @@ class HeterogeneousExecutor:
         self._slots: SimpleQueue[None] = SimpleQueue()
         for _ in range(self.options.max_in_flight):
             self._slots.put(None)
-        self._launching = threading.Lock()
         self._counters = {"steps": 0, "failed_steps": 0}
         self._counting = threading.Lock()
         self._spans: list[Span] = []
@@ -287,7 +285,7 @@ class HeterogeneousExecutor:
         self, step: int, values: dict[str, Any], graph_slot: str, binding: Binding | None
     ) -> None:
         """Add to `values` what the partitions send to the caller."""
-        with nullcontext() if self._inline else self._launching:
+        with self._children.launching(step):
             pending = self._launch(step, values, graph_slot, binding)
         timeout_s = self.options.step_timeout_s or None
         arrived = self._children.get([r for _, r in pending], timeout_s)
@@ -425,7 +423,8 @@ class HeterogeneousExecutor:
 
     # -- looking -------------------------------------------------------------------------------------------------
     def stats(self) -> dict[str, Any]:
-        """Nested counters: steps, plan (partitions, transfers), children (by provider name)."""
+        """Nested counters: steps, plan (partitions, transfers), children (by provider name), recovery (empty where
+        there is none)."""
         self._check_open()
         with self._counting:
             counters = dict(self._counters)
@@ -437,6 +436,7 @@ class HeterogeneousExecutor:
                 "parcels": len(self.plan.parcels),
             },
             "children": self._children.stats(),
+            "recovery": self._children.recovery(),
         }
 
     def write_trace(self, path: str | PathLike[str]) -> Path:

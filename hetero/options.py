@@ -66,6 +66,18 @@ class RuntimeOptions:
     """Deadline of a step on Ray children (inline ones run in the caller's own thread); 0 means none."""
     start_timeout_s: float = 60.0
     """How long children may take to start and prepare."""
+    recover: bool = True
+    """Replace children on Ray that die or hang, and replay the steps in flight; False: their steps, and all later ones,
+    raise ChildDiedError or StepTimeoutError."""
+    max_restarts: int = 3
+    """How many times in a row a child may fail to start anew."""
+    max_step_deaths: int = 3
+    """How many times children may die, or hang, with the same step before it is given up."""
+    checkpoint_every: int = 32
+    """Steps after which bound state is copied to the caller's node, so that no more than these are replayed; 0: never,
+    and all steps since the state began are."""
+    heartbeat_timeout_s: float = 30.0
+    """A child on Ray that gives no sign of life for so long is replaced; 0: it is waited for."""
     trace: bool = False
     """Record a span for each partition run, for `write_trace`; they are kept until the executor is closed."""
     trace_ops: bool = False
@@ -84,7 +96,14 @@ class RuntimeOptions:
                 raise OptionError(
                     f"{field.name} must be of type {kind.__name__}, not {value!r}", operand=field.name
                 )
-        for name in ("max_specializations", "kernel_cache_size", "max_in_flight", "max_value_bytes"):
+        for name in (
+            "max_specializations",
+            "kernel_cache_size",
+            "max_in_flight",
+            "max_value_bytes",
+            "max_restarts",
+            "max_step_deaths",
+        ):
             if getattr(self, name) < 1:
                 raise OptionError(f"{name} must be at least 1, not {getattr(self, name)}", operand=name)
         for name in (
@@ -96,6 +115,8 @@ class RuntimeOptions:
             "weight_budget_bytes",
             "prefetch_nodes",
             "memo_if_bytes",
+            "checkpoint_every",
+            "heartbeat_timeout_s",
         ):
             if not getattr(self, name) >= 0:  # nor NaN
                 raise OptionError(f"{name} must not be negative, but is {getattr(self, name)}", operand=name)

@@ -26,23 +26,27 @@ STEP: ContextVar[int | None] = ContextVar("STEP", default=None)
 """The step that is being run, where draws must be repeatable on another child."""
 SEED: ContextVar[int] = ContextVar("SEED", default=0)
 """What sets one executor's draws apart from another's."""
+_RUN: ContextVar[object] = ContextVar("_RUN", default=None)
+"""The run of a program: a step that is run again begins with its first draw again."""
 
 
 class drawing:  # noqa: N801 - a context manager: a class costs half of what a generator does, and every run enters it
     """Random operators in the block draw the numbers of `step` under `seed`."""
 
-    __slots__ = ("_seed", "_step", "_tokens")
+    __slots__ = ("_run", "_seed", "_step", "_tokens")
 
     def __init__(self, seed: int, step: int) -> None:
         self._seed, self._step = seed, step
 
     def __enter__(self) -> None:
         self._tokens = STEP.set(self._step), SEED.set(self._seed)
+        self._run = _RUN.set(self)
 
     def __exit__(self, *error: object) -> None:
         step, seed = self._tokens
         STEP.reset(step)
         SEED.reset(seed)
+        _RUN.reset(self._run)
 
 
 class Draws:
@@ -55,6 +59,7 @@ class Draws:
         given = op.attr("seed")
         self._seed = given if isinstance(given, int) and 0 <= given < 1 << 32 else None
         self._step: int | None = None
+        self._run: object = None
         self._drawn = 0
 
     def uniform(self, shape: Sequence[int]) -> HostArray:
@@ -67,9 +72,9 @@ class Draws:
 
     def next(self) -> np.random.Generator:
         """The generator of the next draw."""
-        step = STEP.get()
-        if step != self._step:
-            self._step, self._drawn = step, 0
+        step, run = STEP.get(), _RUN.get()
+        if step != self._step or run is not self._run:
+            self._step, self._run, self._drawn = step, run, 0
         seed = SEED.get() & 0xFFFF_FFFF_FFFF_FFFF
         # the first word is the generator's own: it counts blocks of numbers within a draw
         counter = np.array([0, seed, self._drawn, 0 if step is None else step + 1], np.uint64)

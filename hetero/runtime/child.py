@@ -29,7 +29,7 @@ from hetero.runtime.extensions import Extensions
 from hetero.runtime.kernel_cache import KernelCache
 from hetero.runtime.pins import Binding, Pins, pins_of
 from hetero.runtime.runner import Context, Runner
-from hetero.runtime.state import Resident, StateChange, StateSpec
+from hetero.runtime.state import Resident, StateChange, StateCopy, StateSpec
 from hetero.runtime.weight_uses import weight_uses
 from hetero.trace import Span
 from hetero.types import HostArray, MapValue, RemoteElement, SequenceValue
@@ -133,7 +133,7 @@ class ChildExecutor:
                     self._context.drive(graph_slot)
                     if self._context.ops is not None:
                         self._context.ops.step = step
-                with np.errstate(all="ignore"), limited(self._value_bytes), drawing(self.options.seed, step):
+                with np.errstate(all="ignore"), limited(self._value_bytes):
                     sent = self._run(task, step, parcels, binding)
             except BaseException as error:
                 self._abandon(step)
@@ -165,7 +165,7 @@ class ChildExecutor:
         program, states = task.program, self._states
         if states:
             states.settle(step)
-        results = self._called(task, values, binding)
+        results = self._called(task, step, values, binding)
         values.update(zip(task.output_names, results, strict=True))
         if states:
             states.leave(step, program, values)
@@ -192,7 +192,9 @@ class ChildExecutor:
         self.provider.synchronize()
         return sent
 
-    def _called(self, task: Task, values: dict[str, Value], binding: Binding | None) -> list[Value]:
+    def _called(
+        self, task: Task, step: int, values: dict[str, Value], binding: Binding | None
+    ) -> list[Value]:
         """Run the task's program; where a state has no room and may grow, it does, and the program is run again."""
         runner = self._runners[task.partition]
         if self._buffers:
@@ -209,7 +211,8 @@ class ChildExecutor:
                 ) from cause
             pins = None if binding is None else self._pinned(task, inputs, binding)
             try:
-                return runner.run(inputs, pins)
+                with drawing(self.options.seed, step):
+                    return runner.run(inputs, pins)
             except StateError as error:
                 if not self._states.grown(error, self._runners.values()):
                     raise
@@ -250,6 +253,18 @@ class ChildExecutor:
         with self._lock:
             self._check_open()
             return self._buffers.change(change)
+
+    def copy_state(self) -> StateCopy:
+        """Between steps: a copy of everything that is kept here between them."""
+        with self._lock:
+            self._check_open()
+            return self._states.copied()
+
+    def restore_state(self, copied: StateCopy) -> None:
+        """Keep what was copied, and nothing that came after."""
+        with self._lock:
+            self._check_open()
+            self._states.restore(copied, self._runners.values())
 
     def _to_host(self, value: Value) -> Value:
         if value is None or isinstance(value, np.ndarray | MapValue | RemoteElement):

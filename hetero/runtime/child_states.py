@@ -11,7 +11,7 @@ from hetero.errors import StateError
 from hetero.program.program import Program
 from hetero.providers.base import Provider
 from hetero.runtime.runner import Runner
-from hetero.runtime.state import NO_STEP, Resident, State, StateChange, StateSpec
+from hetero.runtime.state import NO_STEP, Resident, State, StateChange, StateCopy, StateSpec
 from hetero.types import HostArray
 
 
@@ -50,6 +50,22 @@ class ChildStates:
         """Between steps: what the last one proposed holds, and then `change`. Raises: StateError."""
         self.settle(NO_STEP)
         return change.apply(self._by_input)
+
+    def copied(self) -> StateCopy:
+        """Between steps: what the last one proposed holds, and is copied."""
+        self.settle(NO_STEP)
+        states = self._by_input
+        return StateCopy(
+            tuple(state.sized() for state in states.values()),
+            tuple(sorted(self._withheld)),
+            {name: state.read() for name, state in states.items()},
+        )
+
+    def restore(self, copied: StateCopy, runners: Iterable[Runner]) -> None:
+        """Keep what was copied; buffers stay where they are as large. Raises: StateError as `bind`."""
+        if tuple(state.sized() for state in self._by_input.values()) != copied.specs:
+            self.bind(copied.specs, copied.withheld, runners)
+        StateChange(reset=True, values=copied.values).apply(self._by_input)
 
     # -- steps ---------------------------------------------------------------------------------------------------
     def settle(self, step: int) -> None:

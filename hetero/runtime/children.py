@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from hetero.options import RuntimeOptions
@@ -31,6 +32,10 @@ class Children(ABC):
     def start(self, plan: Plan, weights: Mapping[str, HostArray]) -> None:
         """Bring up a child per provider that has partitions, and prepare it. All or nothing."""
 
+    def launching(self, step: int) -> AbstractContextManager[object]:
+        """Around `put` and `call` of one step, whose calls are made together: those of another come before or after."""
+        return nullcontext()
+
     @abstractmethod
     def put(self, values: Sequence[Value]) -> ParcelRef:
         """A parcel of the caller's values; they are only read, until the step that uses them has ended."""
@@ -51,7 +56,7 @@ class Children(ABC):
 
     @abstractmethod
     def get(self, parcels: Sequence[ParcelRef], timeout_s: float | None) -> list[list[Value]]:
-        """Wait for parcels. Raises: what the child raised, ChildDiedError, StepTimeoutError."""
+        """Wait for a step's parcels, which end it. Raises: what the child raised, ChildDiedError, StepTimeoutError."""
 
     @abstractmethod
     def drop(self, step: int) -> None:
@@ -72,6 +77,10 @@ class Children(ABC):
     @abstractmethod
     def stats(self) -> dict[str, dict[str, Any]]:
         """Each child's counters, by provider name."""
+
+    def recovery(self) -> dict[str, Any]:
+        """Counters of what was done about children that died; empty where they cannot die by themselves."""
+        return {}
 
     @abstractmethod
     def take_spans(self) -> list[Span]:

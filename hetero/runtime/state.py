@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -63,6 +63,16 @@ class StateChange:
         return {name: state.read() for name, state in states.items()} if self.read else {}
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class StateCopy:
+    """Everything that a child keeps between steps. `specs`: with buffers as large as they have become; `values`: by
+    input name, on the host."""
+
+    specs: tuple[StateSpec, ...]
+    withheld: tuple[tuple[int, str], ...]
+    values: Mapping[str, HostArray]
+
+
 class State:
     """One state value on one child. The buffer is the provider's, and the executor's own: kernels may write it.
 
@@ -84,6 +94,10 @@ class State:
     def capacity(self) -> int:
         """Rows along the axis; 0 without one."""
         return 0 if self.spec.axis is None else int(self._array.shape[self.spec.axis])
+
+    def sized(self) -> StateSpec:
+        """Its spec, with the buffer that it has by now."""
+        return replace(self.spec, spec=TensorSpec(self.spec.spec.dtype, tuple(self._array.shape)))
 
     def value(self) -> Array:
         """What the next step reads: the same array as long as it does not change."""

@@ -45,9 +45,15 @@ LIMITS = {
     "step_timeout_s",
     "start_timeout_s",
     "extensions",
+    "recover",
+    "max_restarts",
+    "max_step_deaths",
+    "checkpoint_every",
+    "heartbeat_timeout_s",
     "seed",
 }
-"""What is no optimisation: bounds, deadlines, modules to load, and the seed, which is there to change bits."""
+"""What is no optimisation: bounds, deadlines, recovery (whose bits tests/faults compares), modules to load, and the
+seed, which is there to change bits."""
 OFF = {name: values[0] for name, values in SWITCHES.items()}
 CASES = [(name, value) for name, values in SWITCHES.items() for value in values]
 BATCHES = (2, 2, 2, 3, 4, 5, 6, 7, 2, 2)

@@ -101,7 +101,8 @@ def chain(local_ray: RayLease) -> Iterator[HeterogeneousExecutor]:
 
 @pytest.fixture
 def counter() -> Iterator[HeterogeneousExecutor]:
-    with executor(COUNTER, TWO) as ex:
+    """An executor that does not recover."""
+    with executor(COUNTER, TWO, options=RuntimeOptions(recover=False)) as ex:
         yield ex
 
 
@@ -173,7 +174,7 @@ def test_stats_and_spans_come_from_every_actor(chain: HeterogeneousExecutor, tmp
 
 
 def test_an_actor_answers_while_it_runs_and_a_deadline_ends_the_step() -> None:
-    with executor(COUNTER, TWO, options=RuntimeOptions(step_timeout_s=3.0)) as ex:
+    with executor(COUNTER, TWO, options=RuntimeOptions(step_timeout_s=3.0, recover=False)) as ex:
         assert ex.run(ONCE)["y"].tolist() == pytest.approx([np.exp(-1)] * 3)
         with pytest.raises(StepTimeoutError):
             ex.run(FOREVER)

@@ -1,0 +1,496 @@
+"""Does what the recovery machine says: ends, starts and prepares actors, restores state, gives steps out again."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import ray
+import ray.exceptions as rex
+
+from actors.failures import dead_actor, how_it_went, is_death, root_cause
+from actors.heartbeats import listen, period_s
+from actors.journal import Call, Journal, StateBound, StateChanged, StepRecord, first_unfinished
+from actors.members import Held, Member
+from actors.recovery import (
+    ActorLost,
+    CheckpointLost,
+    CheckpointSettled,
+    ChildPrepared,
+    Closed,
+    DeadlinePassed,
+    Event,
+    Failover,
+    Fence,
+    GiveUp,
+    HeartbeatMissed,
+    Promote,
+    Recovery,
+    Replay,
+    RestartFailed,
+    Restore,
+    StandbyLost,
+    StandbyReady,
+    Start,
+    StartStandby,
+    StateBegan,
+    StateEnded,
+    StepDropped,
+    StepFinished,
+    StepLaunched,
+    StepsReplayed,
+    TakeCheckpoint,
+)
+from hetero.errors import ChildDiedError, ClosedError, HeteroError, StepTimeoutError
+from hetero.options import RuntimeOptions
+
+log = logging.getLogger("hetero.recovery")
+
+_POLL_S = 0.1
+_SETTLE_S = 3.0
+"""How long a death may take to be known that so far only shows in a lost object."""
+
+
+@dataclass(slots=True)
+class _Coming:
+    """An incarnation that is being started: not before `at_s`, and it must be ready by `until_s`."""
+
+    generation: int
+    at_s: float
+    until_s: float
+    standby: Member | None = None
+    ready: Any = None
+
+
+class Mending:
+    """Recovery of one executor's children. `lock` is held around everything that gives children work, and while they
+    are being brought back; whoever waits for results does not hold it.
+    """
+
+    def __init__(self, held: Held, journal: Journal, options: RuntimeOptions) -> None:
+        self.lock = threading.RLock()
+        self.machine: Recovery | None = None
+        self.closed = False
+        self._held, self._journal, self._options = held, journal, options
+        self._coming: dict[str, _Coming] = {}
+        self._beat_s = period_s(options.heartbeat_timeout_s)
+        self._warming: dict[Any, tuple[str, Member]] = {}
+        self._free: dict[str, list[int]] = {}
+        self._copies: tuple[int, dict[int, Any]] | None = None
+        self._given_up: dict[int, GiveUp] = {}
+        self._timed_out: set[int] = set()
+        self._lost: dict[str, str] = {}
+        self._last_cause: dict[str, str] = {}
+
+    def begin(self, spare: Mapping[str, list[int]]) -> None:
+        """All children are prepared. `spare`: bundles for standbys, by the kind of child that they can become."""
+        held, options = self._held, self._options
+        for member in held.members.values():
+            member.watch(member.facts, self._beat_s)
+        self._free = {kind: list(bundles) for kind, bundles in spare.items()}
+        for kind, bundles in spare.items():
+            for _ in bundles:
+                self._start_standby(kind)
+        kinds = {m.device: held.wishes[k].kind for k, m in held.members.items()}
+        self.machine = Recovery(
+            kinds, options.max_restarts, options.max_step_deaths, options.checkpoint_every
+        )
+        if options.heartbeat_timeout_s:
+            listen(self, options.heartbeat_timeout_s, held.over)
+
+    def members(self) -> list[Member]:
+        return list(self._held.members.values())
+
+    # -- steps ---------------------------------------------------------------------------------------------------
+    def launched(self, step: int) -> None:
+        """A step's calls will follow. Children that died idle are brought back first. Raises: ChildDiedError."""
+        machine = self.machine
+        if machine is None:
+            return
+        self.notice()
+        self._raise_lost()
+        machine.handle(StepLaunched(step))
+
+    def finished(self, step: int, epoch: int) -> bool:
+        """Whether the results of `step` that came in `epoch` are the ones; if so, the step has ended."""
+        machine = self.machine
+        if machine is None:
+            self._journal.finish(step)
+            return True
+        if not machine.delivers(step, epoch):
+            return False
+        self._journal.finish(step)
+        self._settle_copies()
+        self.do(StepFinished(step))
+        return True
+
+    def dropped(self, step: int) -> None:
+        self._journal.drop(step)
+        self._given_up.pop(step, None)
+        self._timed_out.discard(step)
+        if self.machine is not None:
+            self.do(StepDropped(step))
+
+    @property
+    def epoch(self) -> int:
+        return 0 if self.machine is None else self.machine.epoch
+
+    def check(self, step: int) -> None:
+        """Raises: ChildDiedError, StepTimeoutError where the step was given up; ClosedError."""
+        if self.closed:
+            raise ClosedError("these children were closed", phase="transport")
+        self._raise_lost()
+        given_up = self._given_up.get(step)
+        if given_up is None:
+            return
+        text = f"step {step} was given up: children ended {given_up.deaths} times with it, last: {given_up.cause}"
+        error: HeteroError = StepTimeoutError(text) if step in self._timed_out else ChildDiedError(text)
+        raise error.at(device=self._last_cause.get(given_up.cause), step=step)
+
+    def _raise_lost(self) -> None:
+        for device, cause in self._lost.items():
+            raise ChildDiedError(f"child {device} died, and cannot be started again: {cause}", device=device)
+
+    # -- what has happened ---------------------------------------------------------------------------------------
+    def notice(self) -> None:
+        """Bring back children that have ended meanwhile."""
+        losses = []
+        for member in self._held.members.values():
+            error = member.end.exception() if member.end is not None and member.ended() else None
+            if error is not None:
+                losses += self._loss(member, how_it_went(root_cause(error)))
+        self.do(*losses)
+
+    def died(self, error: BaseException) -> None:
+        """A call has failed with the death of a child, or the loss of what it made."""
+        actor_id, members = dead_actor(error), self._held.members
+        found = [m for m in members.values() if m.actor_id == actor_id or m.ended()]
+        if (
+            actor_id is None and not found
+        ):  # an object is gone; whose process or node it was is known in a moment
+            deadline = time.monotonic() + _SETTLE_S
+            while not found and time.monotonic() < deadline and not self.closed:
+                ray.wait(
+                    [m.actor.ping.remote() for m in members.values()], timeout=_POLL_S, fetch_local=False
+                )
+                found = [m for m in members.values() if m.ended()]
+        cause = how_it_went(root_cause(error))
+        self.do(*(loss for member in found for loss in self._loss(member, cause)))
+        if not found:  # of an incarnation that is no more
+            oldest = next(iter(self._journal.open), None)
+            if oldest is not None:
+                self.do(DeadlinePassed(oldest, (), time.monotonic(), cause))
+
+    def passed_deadline(self, step: int) -> None:
+        """A step took too long: whoever is running it, or a step before it, is stuck."""
+        epoch = self.epoch
+        self._muster()
+        self.notice()
+        if epoch != self.epoch:
+            return  # a death explains it, and the step has been given out again
+        suspects = []
+        for child, member in self._held.members.items():
+            at = self._running(child)
+            if at is not None and at <= step:
+                suspects.append((member.device, member.generation))
+        self._timed_out.add(step)
+        names = ", ".join(name for name, _ in suspects) or "no child"
+        cause = f"{names} did not finish it within {self._options.step_timeout_s:g} s"
+        if suspects:
+            self._last_cause[cause] = suspects[0][0]
+        self.do(DeadlinePassed(step, tuple(suspects), time.monotonic(), cause))
+
+    def heart_stopped(self, member: Member) -> None:
+        """A child has not given a sign of life for too long."""
+        if self._current(member) and not member.ended():
+            self._muster()
+            step = self._running(self._child(member.device))
+            cause = f"it gave no sign of life for {self._options.heartbeat_timeout_s:g} s"
+            self._last_cause[cause] = member.device
+            self.do(HeartbeatMissed(member.device, member.generation, time.monotonic(), step, cause))
+
+    def close(self) -> None:
+        self.closed = True
+        if self.machine is not None:
+            self.machine.handle(Closed())
+
+    def _loss(self, member: Member, cause: str) -> list[Event]:
+        if not self._current(member):
+            return []
+        self._muster()
+        step = self._running(self._child(member.device))
+        self._last_cause[cause] = member.device
+        return [ActorLost(member.device, member.generation, time.monotonic(), step, cause)]
+
+    def _current(self, member: Member) -> bool:
+        machine = self.machine
+        return (
+            machine is not None
+            and machine.state(member.device) in ("ready", "prepared")
+            and machine.generation(member.device) == member.generation
+        )
+
+    def _running(self, child: int) -> int | None:
+        """The step that a child is running, or ran when it died: that of its first call which has not ended, if what
+        it needs is there."""
+        found = first_unfinished(self._journal.records(), child, lambda call: _is_done(call.done))
+        if found is None:
+            return None
+        record, call = found
+        needs = [p.content for p in call.receives if isinstance(p.content, ray.ObjectRef)]
+        return record.step if all(_is_done(ref) for ref in needs) else None
+
+    # -- what to do ----------------------------------------------------------------------------------------------
+    def do(self, *events: Event) -> None:
+        """Tell the machine, and do what it says until it has nothing more to say.
+
+        Raises: ClosedError where the executor is closed meanwhile.
+        """
+        assert self.machine is not None, "only with recovery"
+        todo = deque(command for event in events for command in self.machine.handle(event))
+        while todo or self._coming:
+            while todo:
+                todo.extend(self._perform(todo.popleft()))
+            if self._coming:
+                todo.extend(self._await_next())
+
+    def _perform(self, command: Any) -> Sequence[Any]:
+        assert self.machine is not None, "only with recovery"
+        match command:
+            case Fence(device, generation):
+                self._fence(device, generation)
+            case Start(device, generation, at_s):
+                self._coming[device] = _Coming(
+                    generation, at_s, at_s + (self._options.start_timeout_s or 1e9)
+                )
+            case Promote(device, generation, kind):
+                now = time.monotonic()
+                standby = next(m for m in self._held.standbys[kind] if m.end is not None)
+                self._held.standbys[kind].remove(standby)
+                until_s = now + (self._options.start_timeout_s or 1e9)
+                self._coming[device] = _Coming(generation, now, until_s, standby)
+            case StartStandby(kind):
+                self._start_standby(kind)
+            case Restore():
+                self._restore()
+            case Replay(epoch, _, open_steps):
+                self._replay(open_steps)
+                return self.machine.handle(StepsReplayed(epoch))
+            case GiveUp(step):
+                log.warning("step %d is given up after %d deaths: %s", step, command.deaths, command.cause)
+                self._given_up[step] = command
+                self._journal.drop(step)
+            case Failover(device, cause):
+                log.error("child %s cannot be started again: %s", device, cause)
+                self._lost[device] = cause
+                self._coming.clear()
+            case TakeCheckpoint(step):
+                self._take_checkpoint(step)
+        return ()
+
+    def _fence(self, device: str, generation: int) -> None:
+        member = self._held.members[self._child(device)]
+        self._coming.pop(device, None)
+        self._copies = None
+        log.warning("child %s (generation %d) is gone; it is started anew", device, generation)
+        member.kill()
+
+    # -- starting ------------------------------------------------------------------------------------------------
+    def _await_next(self) -> Sequence[Any]:
+        """Begin what is due, and wait until one of those that are coming is there or has failed."""
+        assert self.machine is not None, "only with recovery"
+        now = time.monotonic()
+        for device, coming in self._coming.items():
+            if coming.ready is None and coming.at_s <= now:
+                self._start(device, coming)
+        pending = {c.ready: device for device, c in self._coming.items() if c.ready is not None}
+        if pending:
+            ready, _ = ray.wait(list(pending), num_returns=1, timeout=_POLL_S)
+        else:
+            ready = []
+            time.sleep(max(0.0, min(_POLL_S, min(c.at_s for c in self._coming.values()) - now)))
+        if self.closed:
+            raise ClosedError("these children were closed while one was started again", phase="transport")
+        if ready:
+            return self._arrived(pending[ready[0]])
+        late = [d for d, c in self._coming.items() if time.monotonic() > c.until_s]
+        return self._failed(late[0], "it was not ready in time") if late else ()
+
+    def _start(self, device: str, coming: _Coming) -> None:
+        held, child = self._held, self._child(device)
+        old = held.members[child]
+        member = coming.standby or held.start(held.wishes[child], old.bundle)
+        if coming.standby is not None:
+            self._free.setdefault(held.wishes[child].kind, []).append(old.bundle)
+        member.device, member.generation = device, coming.generation
+        held.members[child] = member
+        coming.ready = held.prepare(child, self._options)
+
+    def _arrived(self, device: str) -> Sequence[Any]:
+        assert self.machine is not None, "only with recovery"
+        coming, member = self._coming[device], self._held.members[self._child(device)]
+        try:
+            facts = ray.get(coming.ready)
+        except rex.RayError as error:
+            root = root_cause(error)
+            return self._failed(device, how_it_went(root) if is_death(error) else str(root))
+        del self._coming[device]
+        member.watch(facts, self._beat_s)
+        log.info("child %s (generation %d) is prepared", device, coming.generation)
+        return self.machine.handle(ChildPrepared(device, coming.generation))
+
+    def _failed(self, device: str, cause: str) -> Sequence[Any]:
+        assert self.machine is not None, "only with recovery"
+        coming = self._coming.pop(device)
+        return self.machine.handle(RestartFailed(device, coming.generation, time.monotonic(), cause))
+
+    # -- replaying -----------------------------------------------------------------------------------------------
+    def _restore(self) -> None:
+        journal = self._journal
+        for child, member in self._held.members.items():
+            if child in journal.base:
+                member.actor.restore_state.remote(member.generation, ray.put(journal.base[child]))
+            elif child in journal.beginning:
+                self._bind(member, journal.beginning[child])
+
+    def _replay(self, open_steps: Sequence[int]) -> None:
+        journal = self._journal
+        steps = [record.step for record in journal.records()]
+        for member in self._held.members.values():
+            if steps:
+                member.actor.drop.remote(member.generation, *steps)
+        for entry in journal.entries():
+            if isinstance(entry, StepRecord):
+                self._issue_all(entry)
+                continue
+            member = self._held.members[entry.child]
+            if isinstance(entry, StateBound):
+                self._bind(member, entry)
+            else:
+                member.actor.change_state.remote(member.generation, entry.change)
+        for step in open_steps:
+            self._issue_all(journal.record(step))
+
+    def _bind(self, member: Member, bound: StateBound) -> None:
+        member.actor.bind_state.remote(member.generation, bound.specs, bound.withheld)
+
+    def _issue_all(self, record: StepRecord) -> None:
+        for call in record.calls:
+            issue(self._held.members[call.child], record.step, call)
+
+    # -- checkpoints ---------------------------------------------------------------------------------------------
+    def _take_checkpoint(self, step: int) -> None:
+        copies = {}
+        for child in self._journal.bound:
+            member = self._held.members[child]
+            member.actor.copy_state.remote(member.generation)
+            copies[child] = member.actor.take_copy.remote()
+        self._copies = step, copies
+
+    def _settle_copies(self) -> None:
+        """Where all copies that were asked for have reached this node, begin from them in future. Does not wait."""
+        if self._copies is None:
+            return
+        step, copies = self._copies
+        if len(ray.wait(list(copies.values()), num_returns=len(copies), timeout=0)[0]) < len(copies):
+            return
+        self._copies = None
+        try:
+            # The arrays are views of this node's store, which keeps them for as long as they are held here.
+            base = dict(zip(copies, ray.get(list(copies.values())), strict=True))
+        except rex.RayError:
+            self.do(CheckpointLost(step))  # what it died of shows in the next step
+            return
+        self._journal.checkpointed(step, base)
+        self.do(CheckpointSettled(step))
+
+    # -- state ---------------------------------------------------------------------------------------------------
+    def bound(self, bound: StateBound) -> None:
+        """A child was told to keep state."""
+        if self.machine is not None:
+            self._moot(self._journal.bind(bound))
+
+    def changed(self, changed: StateChanged) -> None:
+        """The states of a child were changed."""
+        if self.machine is not None:
+            self._moot(self._journal.change(changed.child, changed.change))
+
+    def _moot(self, moot: bool) -> None:
+        if moot:
+            self._copies = None
+            self.do(StateBegan() if self._journal.bound else StateEnded())
+
+    # -- standbys ------------------------------------------------------------------------------------------------
+    def _start_standby(self, kind: str) -> None:
+        """Start a spare actor in a bundle that is free; it counts once it is ready."""
+        held = self._held
+        wish = next(w for w in held.wishes.values() if w.kind == kind)
+        member = held.start(wish, self._free[kind].pop())
+        member.device = "standby"
+        held.standbys.setdefault(kind, []).append(member)
+        self._warming[member.actor.warm_up.remote(self._options)] = kind, member
+
+    def _muster(self) -> None:
+        """See which standbys have become ready since the last time, and which are gone: those are started anew."""
+        assert self.machine is not None, "only with recovery"
+        ready = (
+            ray.wait(list(self._warming), num_returns=len(self._warming), timeout=0)[0]
+            if self._warming
+            else []
+        )
+        for ref in ready:
+            kind, member = self._warming.pop(ref)
+            try:
+                member.watch(ray.get(ref))
+                self.machine.handle(StandbyReady(kind))
+            except rex.RayError:
+                self._replace_standby(kind, member)
+        for kind, members in self._held.standbys.items():
+            for member in [m for m in members if m.ended()]:
+                self.machine.handle(StandbyLost(kind))
+                self._replace_standby(kind, member)
+
+    def _replace_standby(self, kind: str, member: Member) -> None:
+        member.kill()
+        self._held.standbys[kind].remove(member)
+        self._free[kind].append(member.bundle)
+        self._start_standby(kind)
+
+    # -- helpers -------------------------------------------------------------------------------------------------
+    def _child(self, device: str) -> int:
+        return next(k for k, m in self._held.members.items() if m.device == device)
+
+    def statistics(self) -> dict[str, Any]:
+        """What recovery has done, and which children it could not bring back."""
+        if self.machine is None:
+            return {}
+        return {**asdict(self.machine.counts), "lost": dict(self._lost), "journal": len(self._journal)}
+
+
+def issue(member: Member, step: int, call: Call) -> None:
+    """Make a call of a partition; its parcels and `done` are the new ones from now on."""
+    contents = [p.content for p in call.receives]
+    refs = member.run(len(call.sends)).remote(
+        member.generation, call.partition, step, call.graph_slot, *contents, on_device=call.on_device
+    )
+    sent = refs if len(call.sends) > 1 else [refs]
+    for parcel, ref in zip(call.sends, sent, strict=False):
+        parcel.content = ref
+    call.done = sent[0]
+
+
+def _is_done(ref: Any) -> bool:
+    """Whether a call has ended by itself, well or with an error of its own."""
+    ready, _ = ray.wait([ref], timeout=0, fetch_local=False)
+    if not ready:
+        return False
+    try:
+        ray.get(ref, timeout=_SETTLE_S)
+    except rex.RayError as error:
+        return isinstance(error, rex.RayTaskError) and not is_death(error)
+    return True

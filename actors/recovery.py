@@ -1,0 +1,495 @@
+"""Recovery as a pure state machine: what has happened goes in as events, what to do comes out as commands.
+
+It knows names and numbers only: no process, no value, no clock. Whoever drives it (`actors.mending`) does what it says,
+in order, and tells it how that went. docs/recovery.md has a paragraph for each state.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
+
+from hetero.errors import TransportError
+
+BACKOFF_S = 0.5
+"""Wait before a restart that follows a failed one; doubles with each."""
+_HISTORY = 32
+
+
+# -- events ------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class ActorLost:
+    """The process of a child is gone. `step`: which it was running, as far as can be told."""
+
+    child: str
+    generation: int
+    at_s: float
+    step: int | None = None
+    cause: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatMissed:
+    """A child has not given a sign of life for too long."""
+
+    child: str
+    generation: int
+    at_s: float
+    step: int | None = None
+    cause: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DeadlinePassed:
+    """A step took too long. `suspects`: (child, generation) of those that were running it, or a step before it."""
+
+    step: int
+    suspects: tuple[tuple[str, int], ...]
+    at_s: float
+    cause: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ChildPrepared:
+    """A child was started anew and holds its programs and weights."""
+
+    child: str
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class RestartFailed:
+    """A child could not be started anew."""
+
+    child: str
+    generation: int
+    at_s: float
+    cause: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class StepsReplayed:
+    """What `Replay` named was given to the children again."""
+
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class StepLaunched:
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class StepFinished:
+    """A step's outputs are the caller's."""
+
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class StepDropped:
+    """A step has ended with an error of its own."""
+
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class StateBegan:
+    """State is kept from here on, and nothing before matters to it."""
+
+
+@dataclass(frozen=True, slots=True)
+class StateEnded:
+    """No state is kept any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointSettled:
+    """The state after `step` lies where the loss of any child cannot reach it."""
+
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointLost:
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class StandbyReady:
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class StandbyLost:
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """The executor was closed."""
+
+
+Event: TypeAlias = (
+    ActorLost | HeartbeatMissed | DeadlinePassed | ChildPrepared | RestartFailed | StepsReplayed | StepLaunched
+    | StepFinished | StepDropped | StateBegan | StateEnded | CheckpointSettled | CheckpointLost | StandbyReady
+    | StandbyLost | Closed
+)  # fmt: skip
+
+
+# -- commands ----------------------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """Make sure that this incarnation never delivers anything again: end its process, forget its results."""
+
+    child: str
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Start and prepare a new incarnation, not before `at_s`."""
+
+    child: str
+    generation: int
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Promote:
+    """Prepare a warm standby of this kind as the new incarnation."""
+
+    child: str
+    generation: int
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class StartStandby:
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class Restore:
+    """Bring every child that holds state to the checkpoint of this step; None: to where the state began."""
+
+    step: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """Give these steps to the children again, in this order: `kept` for what they leave, `open` for their outputs."""
+
+    epoch: int
+    kept: tuple[int, ...]
+    open: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GiveUp:
+    """End this step with an error: children went with it so many times."""
+
+    step: int
+    deaths: int
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
+class Failover:
+    """This child cannot be brought back."""
+
+    child: str
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
+class TakeCheckpoint:
+    """Copy the state as it is after this step."""
+
+    step: int
+
+
+Command: TypeAlias = (
+    Fence | Start | Promote | StartStandby | Restore | Replay | GiveUp | Failover | TakeCheckpoint
+)
+
+# -- states ------------------------------------------------------------------------------------------------------
+State = Literal["ready", "starting", "prepared", "lost", "closed"]
+
+NEXT: dict[tuple[State, type[Any]], State] = {
+    ("ready", ActorLost): "starting",
+    ("ready", HeartbeatMissed): "starting",
+    ("ready", DeadlinePassed): "starting",
+    ("starting", ChildPrepared): "prepared",
+    ("starting", ActorLost): "starting",
+    ("starting", RestartFailed): "starting",
+    ("starting", Failover): "lost",
+    ("prepared", ActorLost): "starting",
+    ("prepared", HeartbeatMissed): "starting",
+    ("prepared", DeadlinePassed): "starting",
+    ("prepared", StepsReplayed): "ready",
+    ("ready", Closed): "closed",
+    ("starting", Closed): "closed",
+    ("prepared", Closed): "closed",
+    ("lost", Closed): "closed",
+}
+
+
+@dataclass(slots=True)
+class _Child:
+    kind: str
+    state: State = "ready"
+    generation: int = 1
+    failures: int = 0
+
+
+@dataclass(slots=True)
+class Counts:
+    """What recovery has done so far."""
+
+    losses: int = 0
+    restarts: int = 0
+    promotions: int = 0
+    recoveries: int = 0
+    replayed_steps: int = 0
+    given_up_steps: int = 0
+    checkpoints: int = 0
+    stale_events: int = 0
+
+
+@dataclass(slots=True)
+class Recovery:
+    """The machine of one executor, whose `children` (name -> kind of standby that can replace it) are all ready.
+
+    `epoch` counts losses: results of an earlier epoch are not delivered (`delivers`).
+    """
+
+    children: Mapping[str, str]
+    max_restarts: int = 3
+    max_step_deaths: int = 3
+    checkpoint_every: int = 0
+    epoch: int = 0
+    counts: Counts = field(default_factory=Counts)
+    open: list[int] = field(default_factory=list)
+    """Steps in flight, in the order of their launch."""
+    kept: list[int] = field(default_factory=list)
+    """Steps that have finished since the checkpoint, where state is kept."""
+    stateful: bool = False
+    base: int | None = None
+    """The step of the checkpoint; None: the state's beginning."""
+    _by_name: dict[str, _Child] = field(default_factory=dict)
+    _standbys: dict[str, int] = field(default_factory=dict)
+    _wanted: list[str] = field(default_factory=list)
+    _deaths: dict[int, int] = field(default_factory=dict)
+    _pending: int | None = None
+    _closed: bool = False
+    _history: deque[Event] = field(default_factory=lambda: deque(maxlen=_HISTORY))
+
+    def __post_init__(self) -> None:
+        self._by_name = {name: _Child(kind) for name, kind in self.children.items()}
+
+    # -- looking -------------------------------------------------------------------------------------------------
+    def state(self, child: str) -> State:
+        return self._by_name[child].state
+
+    def generation(self, child: str) -> int:
+        return self._by_name[child].generation
+
+    @property
+    def running(self) -> bool:
+        """Whether every child is ready, so that steps may be launched."""
+        return all(c.state == "ready" for c in self._by_name.values())
+
+    @property
+    def lost(self) -> list[str]:
+        return [name for name, c in self._by_name.items() if c.state == "lost"]
+
+    def delivers(self, step: int, epoch: int) -> bool:
+        """Whether a result of `step`, launched in `epoch`, may become the caller's."""
+        return epoch == self.epoch and step in self.open and not self._closed
+
+    # -- the one way in ------------------------------------------------------------------------------------------
+    def handle(self, event: Event) -> list[Command]:
+        """What to do now that this has happened. Raises: TransportError for what cannot happen in this state."""
+        self._history.append(event)
+        if self._closed:
+            return []
+        match event:
+            case ActorLost() | HeartbeatMissed():
+                return self._gone(event, [(event.child, event.generation)], event.step, event.cause)
+            case DeadlinePassed():
+                return self._gone(event, list(event.suspects), event.step, event.cause)
+            case ChildPrepared():
+                return self._prepared(event)
+            case RestartFailed():
+                if self._is_stale(event.child, event.generation):
+                    return []
+                self._move(event.child, event)
+                return [
+                    Fence(event.child, event.generation),
+                    *self._restart(event.child, event.at_s, event.cause),
+                ]
+            case StepsReplayed():
+                return self._replayed(event)
+            case StepLaunched():
+                self._require(self.running and event.step not in self.open, event)
+                self.open.append(event.step)
+            case StepFinished():
+                return self._finished(event)
+            case StepDropped():
+                self._end(event.step)
+            case StateBegan() | StateEnded():
+                self.stateful = isinstance(event, StateBegan)
+                self.kept, self.base, self._pending = [], None, None
+            case CheckpointSettled():
+                self._settled(event.step)
+            case CheckpointLost():
+                self._pending = None if self._pending == event.step else self._pending
+            case StandbyReady():
+                self._standbys[event.kind] = self._standbys.get(event.kind, 0) + 1
+            case StandbyLost():
+                self._standbys[event.kind] = max(0, self._standbys.get(event.kind, 0) - 1)
+            case Closed():
+                for name in self._by_name:
+                    self._move(name, event)
+                self._closed = True
+                self.open.clear()
+        return []
+
+    # -- losing --------------------------------------------------------------------------------------------------
+    def _gone(
+        self, event: Event, children: list[tuple[str, int]], step: int | None, cause: str
+    ) -> list[Command]:
+        gone = [name for name, generation in children if not self._is_stale(name, generation)]
+        if children and not gone:
+            return []
+        commands: list[Command] = []
+        self.epoch += 1
+        self._pending = None
+        for name in gone:
+            self.counts.losses += 1
+            commands.append(Fence(name, self._by_name[name].generation))
+        commands += self._blame(step, cause)
+        at_s = getattr(event, "at_s", 0.0)
+        for name in gone:
+            starting = self.state(name) != "ready"
+            self._move(name, event)
+            commands += self._restart(name, at_s, cause) if starting else self._start(name, at_s)
+        if not gone and self.running:
+            commands += self._again()  # nobody to blame but the step: it has another try
+        return commands
+
+    def _blame(self, step: int | None, cause: str) -> list[Command]:
+        """Count a loss against the step that was run; one that nobody ran is counted against the oldest in flight, so
+        that no step can go on for ever."""
+        if step is None or (step not in self.open and step not in self.kept):
+            step = next(iter(self.open), None)
+        if step is None:
+            return []
+        deaths = self._deaths[step] = self._deaths.get(step, 0) + 1
+        if deaths < self.max_step_deaths:
+            return []
+        del self._deaths[step]
+        # Where one of the steps that the state is made of cannot be replayed, nothing behind it can be run.
+        ended = [step] if step in self.open else list(self.open)
+        for each in ended:
+            self._end(each)
+            self.counts.given_up_steps += 1
+        return [GiveUp(each, deaths, cause) for each in ended]
+
+    def _restart(self, name: str, at_s: float, cause: str) -> list[Command]:
+        """Start once more what did not start."""
+        child = self._by_name[name]
+        child.failures += 1
+        if child.failures >= self.max_restarts:
+            child.state = NEXT[child.state, Failover]
+            return [Failover(name, cause)]
+        return self._start(name, at_s + BACKOFF_S * 2 ** (child.failures - 1))
+
+    def _start(self, name: str, at_s: float) -> list[Command]:
+        child = self._by_name[name]
+        child.generation += 1
+        if self._standbys.get(child.kind, 0) > 0:
+            self._standbys[child.kind] -= 1
+            self._wanted.append(child.kind)
+            self.counts.promotions += 1
+            return [Promote(name, child.generation, child.kind)]
+        self.counts.restarts += 1
+        return [Start(name, child.generation, at_s)]
+
+    # -- coming back ---------------------------------------------------------------------------------------------
+    def _prepared(self, event: ChildPrepared) -> list[Command]:
+        if self._is_stale(event.child, event.generation):
+            return []
+        self._move(event.child, event)
+        if not all(c.state in ("ready", "prepared") for c in self._by_name.values()):
+            return []
+        return self._again()
+
+    def _again(self) -> list[Command]:
+        restore: list[Command] = [Restore(self.base)] if self.stateful else []
+        return [*restore, Replay(self.epoch, tuple(self.kept), tuple(self.open))]
+
+    def _replayed(self, event: StepsReplayed) -> list[Command]:
+        if event.epoch != self.epoch:
+            self.counts.stale_events += 1
+            return []
+        for name, child in self._by_name.items():
+            if child.state == "prepared":
+                self._move(name, event)
+                child.failures = 0
+        self.counts.recoveries += 1
+        self.counts.replayed_steps += len(self.kept) + len(self.open)
+        wanted, self._wanted = self._wanted, []
+        return [StartStandby(kind) for kind in wanted]
+
+    # -- steps ---------------------------------------------------------------------------------------------------
+    def _finished(self, event: StepFinished) -> list[Command]:
+        self._require(event.step in self.open, event)
+        self._end(event.step)
+        self._deaths = {
+            step: n for step, n in self._deaths.items() if step in self.open
+        }  # kept ones did no harm
+        if not self.stateful:
+            return []
+        self.kept.append(event.step)
+        if self.checkpoint_every and self._pending is None and len(self.kept) >= self.checkpoint_every:
+            self._pending = event.step
+            return [TakeCheckpoint(event.step)]
+        return []
+
+    def _settled(self, step: int) -> None:
+        if self._pending != step or step not in self.kept:
+            self.counts.stale_events += 1
+            return
+        self._pending, self.base = None, step
+        del self.kept[: self.kept.index(step) + 1]
+        self.counts.checkpoints += 1
+
+    def _end(self, step: int) -> None:
+        if step in self.open:
+            self.open.remove(step)
+        self._deaths.pop(step, None)
+
+    # -- helpers -------------------------------------------------------------------------------------------------
+    def _is_stale(self, name: str, generation: int) -> bool:
+        child = self._by_name[name]
+        stale = generation != child.generation or child.state in ("lost", "closed")
+        self.counts.stale_events += stale
+        return stale
+
+    def _move(self, name: str, event: Event) -> None:
+        child = self._by_name[name]
+        following = NEXT.get((child.state, type(event)))
+        self._require(following is not None, event)
+        assert following is not None
+        child.state = following
+
+    def _require(self, allowed: bool, event: Event) -> None:
+        if not allowed:
+            states = {name: (c.state, c.generation) for name, c in self._by_name.items()}
+            raise TransportError(
+                f"recovery cannot take {event} now; children are {states}, before came {list(self._history)[:-1]}"
+            )

@@ -1,0 +1,170 @@
+"""The recovery machine, one story at a time."""
+
+from __future__ import annotations
+
+import pytest
+
+from actors.recovery import (
+    ActorLost,
+    CheckpointSettled,
+    ChildPrepared,
+    Closed,
+    DeadlinePassed,
+    Failover,
+    Fence,
+    GiveUp,
+    HeartbeatMissed,
+    Promote,
+    Recovery,
+    Replay,
+    RestartFailed,
+    Restore,
+    StandbyReady,
+    Start,
+    StartStandby,
+    StateBegan,
+    StepDropped,
+    StepFinished,
+    StepLaunched,
+    StepsReplayed,
+    TakeCheckpoint,
+)
+from hetero.errors import TransportError
+
+
+def machine(**options: int) -> Recovery:
+    return Recovery({"cpu": "host", "cuda:1": "gpu"}, **options)
+
+
+def finished(recovery: Recovery, *steps: int) -> None:
+    for step in steps:
+        recovery.handle(StepLaunched(step))
+        recovery.handle(StepFinished(step))
+
+
+def test_a_lost_child_is_fenced_and_started_and_its_steps_are_replayed_in_order() -> None:
+    recovery = machine()
+    for step in (5, 6):
+        recovery.handle(StepLaunched(step))
+    assert recovery.delivers(5, epoch=0)
+    todo = recovery.handle(ActorLost("cuda:1", generation=1, at_s=12.5, step=5))
+    assert todo == [Fence("cuda:1", generation=1), Start("cuda:1", generation=2, at_s=12.5)]
+    assert not recovery.delivers(5, epoch=0)
+    assert recovery.handle(ChildPrepared("cuda:1", 2)) == [Replay(1, kept=(), open=(5, 6))]
+    assert not recovery.running
+    assert recovery.handle(StepsReplayed(1)) == []
+    assert recovery.running
+    assert recovery.delivers(5, epoch=1)
+
+
+def test_an_older_incarnation_changes_nothing() -> None:
+    recovery = machine()
+    recovery.handle(ActorLost("cpu", 1, 0.0))
+    for late in (ActorLost("cpu", 1, 1.0), ChildPrepared("cpu", 1), RestartFailed("cpu", 1, 1.0)):
+        assert recovery.handle(late) == []
+    assert recovery.counts.stale_events == 3
+    assert recovery.generation("cpu") == 2
+
+
+def test_two_children_lost_together_come_back_before_anything_is_replayed() -> None:
+    recovery = machine()
+    recovery.handle(StepLaunched(1))
+    recovery.handle(ActorLost("cpu", 1, 0.0))
+    recovery.handle(ActorLost("cuda:1", 1, 0.0))
+    assert recovery.handle(ChildPrepared("cpu", 2)) == []
+    assert recovery.handle(ChildPrepared("cuda:1", 2)) == [Replay(2, (), (1,))]
+
+
+def test_a_restart_that_fails_is_tried_again_later_and_then_given_up() -> None:
+    recovery = machine(max_restarts=3)
+    recovery.handle(ActorLost("cpu", 1, 0.0))
+    assert recovery.handle(RestartFailed("cpu", 2, 10.0)) == [Fence("cpu", 2), Start("cpu", 3, at_s=10.5)]
+    assert recovery.handle(ActorLost("cpu", 3, 20.0)) == [Fence("cpu", 3), Start("cpu", 4, at_s=21.0)]
+    assert recovery.handle(RestartFailed("cpu", 4, 30.0, "no room")) == [
+        Fence("cpu", 4),
+        Failover("cpu", "no room"),
+    ]
+    assert recovery.lost == ["cpu"]
+
+
+def test_a_step_that_takes_children_with_it_every_time_is_given_up() -> None:
+    recovery = machine(max_step_deaths=2)
+    recovery.handle(StepLaunched(1))
+    recovery.handle(StepLaunched(2))
+    recovery.handle(ActorLost("cpu", 1, 0.0, step=1))
+    recovery.handle(ChildPrepared("cpu", 2))
+    recovery.handle(StepsReplayed(1))
+    todo = recovery.handle(ActorLost("cpu", 2, 1.0, step=1, cause="exit code 9"))
+    assert todo == [Fence("cpu", 2), GiveUp(1, 2, "exit code 9"), Start("cpu", 3, 1.0)]
+    assert recovery.handle(ChildPrepared("cpu", 3)) == [Replay(2, (), (2,))]
+
+
+def test_a_step_that_nobody_seems_to_run_is_not_replayed_for_ever_either() -> None:
+    recovery = machine(max_step_deaths=2)
+    recovery.handle(StepLaunched(1))
+    assert recovery.handle(DeadlinePassed(1, (), 0.0)) == [Replay(1, (), (1,))]
+    assert recovery.handle(DeadlinePassed(1, (), 0.0)) == [GiveUp(1, 2, ""), Replay(2, (), ())]
+
+
+def test_a_deadline_counts_once_however_many_are_suspected() -> None:
+    recovery = machine(max_step_deaths=2)
+    recovery.handle(StepLaunched(1))
+    todo = recovery.handle(DeadlinePassed(1, (("cpu", 1), ("cuda:1", 1)), 0.0))
+    assert [type(c) for c in todo] == [Fence, Fence, Start, Start]
+
+
+def test_state_is_restored_from_the_checkpoint_and_the_steps_since_are_replayed() -> None:
+    recovery = machine(checkpoint_every=2)
+    recovery.handle(StateBegan())
+    finished(recovery, 1)
+    recovery.handle(StepLaunched(2))
+    assert recovery.handle(StepFinished(2)) == [TakeCheckpoint(2)]
+    finished(recovery, 3)
+    assert recovery.handle(CheckpointSettled(2)) == []
+    recovery.handle(StepLaunched(4))
+    recovery.handle(HeartbeatMissed("cpu", 1, 0.0))
+    assert recovery.handle(ChildPrepared("cpu", 2)) == [Restore(2), Replay(1, kept=(3,), open=(4,))]
+
+
+def test_a_checkpoint_that_was_under_way_when_a_child_went_does_not_count() -> None:
+    recovery = machine(checkpoint_every=1)
+    recovery.handle(StateBegan())
+    finished(recovery, 1)
+    recovery.handle(ActorLost("cpu", 1, 0.0))
+    recovery.handle(CheckpointSettled(1))
+    assert recovery.handle(ChildPrepared("cpu", 2)) == [Restore(None), Replay(1, kept=(1,), open=())]
+
+
+def test_a_standby_takes_over_and_is_replaced_once_the_work_goes_on() -> None:
+    recovery = machine()
+    recovery.handle(StandbyReady("gpu"))
+    assert recovery.handle(ActorLost("cpu", 1, 0.0))[1:] == [Start("cpu", 2, 0.0)]
+    assert recovery.handle(ActorLost("cuda:1", 1, 0.0))[1:] == [Promote("cuda:1", 2, "gpu")]
+    recovery.handle(ChildPrepared("cpu", 2))
+    recovery.handle(ChildPrepared("cuda:1", 2))
+    assert recovery.handle(StepsReplayed(2)) == [StartStandby("gpu")]
+
+
+def test_what_failed_by_itself_is_not_replayed() -> None:
+    recovery = machine()
+    recovery.handle(StepLaunched(1))
+    recovery.handle(StepDropped(1))
+    recovery.handle(ActorLost("cpu", 1, 0.0))
+    assert recovery.handle(ChildPrepared("cpu", 2)) == [Replay(1, (), ())]
+
+
+def test_after_closing_nothing_is_asked_for() -> None:
+    recovery = machine()
+    recovery.handle(StepLaunched(1))
+    recovery.handle(Closed())
+    assert recovery.handle(ActorLost("cpu", 1, 0.0)) == []
+    assert not recovery.delivers(1, 0)
+
+
+def test_what_cannot_happen_is_an_error_with_its_history() -> None:
+    recovery = machine()
+    recovery.handle(StepLaunched(1))
+    with pytest.raises(TransportError, match="StepLaunched"):
+        recovery.handle(ChildPrepared("cpu", 1))
+    with pytest.raises(TransportError, match="StepFinished"):
+        recovery.handle(StepFinished(7))

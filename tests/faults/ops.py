@@ -1,0 +1,51 @@
+"""Operators that stop, or take their process with them; importing this module registers them, in children too."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import hetero
+from actors import chaos
+from hetero.extensions import ExtensionContext
+from hetero.program.operation import Operation
+from hetero.types import Spec, TensorSpec
+
+DOMAIN = "tests.faults"
+
+
+@hetero.register_extension
+class Stop(hetero.Extension):
+    """y = x, after the gate "in Stop", if there is one."""
+
+    domain, name = DOMAIN, "Stop"
+    kinds = ("cpu", "sim", "cuda")
+    in_session = in_capture = True
+
+    def outputs(self, op: Operation, inputs: Sequence[Spec]) -> Sequence[TensorSpec]:
+        (x,) = inputs
+        assert isinstance(x, TensorSpec)
+        return [x]
+
+    def run(self, state: Any, inputs: Sequence[Any], outputs: Any, context: ExtensionContext) -> None:
+        chaos.reach("in Stop")
+        context.xp.copyto(outputs[0], inputs[0])
+
+
+@hetero.register_extension
+class Exit(hetero.Extension):
+    """y = x; where it holds a NaN, the process ends with exit code 7."""
+
+    domain, name = DOMAIN, "Exit"
+    kinds = ("cpu", "sim", "cuda")
+
+    def outputs(self, op: Operation, inputs: Sequence[Spec]) -> Sequence[TensorSpec]:
+        (x,) = inputs
+        assert isinstance(x, TensorSpec)
+        return [x]
+
+    def run(self, state: Any, inputs: Sequence[Any], outputs: Any, context: ExtensionContext) -> None:
+        if bool((inputs[0] != inputs[0]).any()):
+            os._exit(7)
+        context.xp.copyto(outputs[0], inputs[0])

@@ -1,0 +1,64 @@
+"""A child that hangs costs the caller nothing but time: found by a step's deadline, or by its silence."""
+
+from __future__ import annotations
+
+import pytest
+
+from actors import chaos
+from hetero.errors import StepTimeoutError
+from tests.faults.harness import CHAIN, Beside, bits
+
+pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("local_ray"), pytest.mark.timeout(90)]
+
+
+def test_a_step_that_passes_its_deadline_is_replayed_and_at_last_given_up() -> None:
+    """It waits in a kernel of sim:0, while cpu waits for what that would send: only sim:0 is replaced."""
+    with Beside(CHAIN, step_timeout_s=3.0, max_step_deaths=2, ray_options={"standbys": 1}) as both:
+        both.steps(2)
+        gate = chaos.gate("in Stop")
+        future, want = both.submit()
+        gate.wait_reached()
+        again, wanted = both.submit()
+        gate.wait_reached()  # in the replay
+        gate.open()
+        assert bits(future.result(timeout=50)) == want
+        assert bits(again.result(timeout=50)) == wanted
+        assert both.recovery()["losses"] == 1
+        assert both.ex.stats()["failed_steps"] == 0
+        with chaos.gate("in Stop"):
+            future, _ = both.submit()
+            with pytest.raises(
+                StepTimeoutError, match=r"given up: .* sim:0 did not finish it within 3 s"
+            ) as caught:
+                future.result(timeout=50)
+        assert caught.value.device == "sim:0"
+        both.step()
+        assert both.recovery()["losses"] == 3
+
+
+@pytest.mark.parametrize("busy", [True, False])
+def test_a_suspended_child_is_replaced_when_it_was_silent_for_too_long(busy: bool) -> None:
+    with Beside(CHAIN, heartbeat_timeout_s=2.0, ray_options={"standbys": 1}) as both:
+        both.steps(2)
+        if busy:
+            with chaos.gate("partition 1, before run") as gate:
+                future, want = both.submit()
+                gate.wait_reached()
+                chaos.suspend("cpu", both.ex)
+            assert bits(future.result(timeout=50)) == want
+        else:
+            chaos.suspend("cpu", both.ex)
+        both.step()
+        assert both.recovery()["losses"] == 1
+        assert both.recovery()["promotions"] + both.recovery()["restarts"] == 1
+
+
+def test_a_child_that_computes_for_long_is_not_silent() -> None:
+    with Beside(CHAIN, heartbeat_timeout_s=2.0) as both:
+        with chaos.gate("in Stop") as gate:
+            future, want = both.submit()
+            gate.wait_reached()
+            silent = [m for m in both.ex._children._held.members.values()]
+            assert silent
+        assert bits(future.result(timeout=50)) == want
+        assert both.recovery()["losses"] == 0
