@@ -24,6 +24,7 @@ from actors.cluster import RayLease, ensure_ray
 from actors.failures import dead_actor, is_death, translated
 from actors.parcels import pack, unpack
 from actors.resources import RayOptions, Wish, reserve, wish
+from actors.roads import ChannelParcel, Roads, Transport
 from actors.weights import SharedWeights, share_weights
 from hetero.errors import ChildDiedError, ClosedError, TransportError
 from hetero.options import RuntimeOptions
@@ -100,17 +101,19 @@ class _Member:
 class _Held:
     """What an executor holds of Ray, apart from the object that callers see, so that both can be let go of."""
 
-    def __init__(self) -> None:
+    def __init__(self, roads: Roads) -> None:
         self.lease: RayLease | None = None
         self.group: PlacementGroup | None = None
         self.members: dict[int, _Member] = {}
         self.weights: SharedWeights | None = None
+        self.roads = roads
         self._lock = threading.Lock()
 
     def close(self, drain_s: float) -> None:
         """Drain, kill, remove the group, let go of Ray; bounded in time whatever state the actors are in."""
         with self._lock:
             lease, self.lease = self.lease, None
+        self.roads.close()
         if lease is None:
             return
         try:
@@ -150,12 +153,16 @@ class RayChildren(Children):
     """
 
     def __init__(
-        self, configs: Sequence[ProviderConfig], options: RuntimeOptions, ray_options: RayOptions
+        self,
+        configs: Sequence[ProviderConfig],
+        options: RuntimeOptions,
+        ray_options: RayOptions,
+        transport: Transport = "auto",
     ) -> None:
         self._configs = tuple(configs)
         self._options = options
         self._ray_options = ray_options
-        self._held = _Held()
+        self._held = _Held(Roads(transport))
         self._devices: dict[str, str] = {}
         self._dead: dict[str, ChildDiedError] = {}
         self._acknowledged: OrderedDict[int, list[Any]] = OrderedDict()
@@ -210,6 +217,7 @@ class RayChildren(Children):
             member = held.members[k]
             member.facts = facts
             member.end = member.actor.wait_closed.remote().future()
+        held.roads.start(plan, lambda: {k: m.actor for k, m in held.members.items()})
 
     def _threads(self, child: int, wishes: Mapping[int, Wish], ours: bool) -> int:
         config = self._configs[child]
@@ -260,6 +268,18 @@ class RayChildren(Children):
             return []
         return [RayParcel(step, ref) for ref in (refs if n_sends > 1 else [refs])]
 
+    def launch(
+        self, step: int, given: Mapping[int, Sequence[Value]], sends_back: Sequence[int], graph_slot: str
+    ) -> Sequence[ParcelRef] | None:
+        self._check()
+        if not sends_back:
+            return None  # nobody would wait for its end
+        try:
+            timeout_s = self._options.step_timeout_s or None
+            return self._held.roads.launch(step, given, sends_back, graph_slot, timeout_s)
+        except ChildDiedError as error:
+            raise self._confirmed(error) from error
+
     def _keep_acknowledgement(self, step: int, ref: Any) -> None:
         """Nothing comes back from this call, but a step is only good when it has ended well."""
         with self._acknowledging:
@@ -270,6 +290,11 @@ class RayChildren(Children):
     def get(self, parcels: Sequence[ParcelRef], timeout_s: float | None) -> list[list[Value]]:
         """As Children says; arrays are the caller's own, so that keeping them holds nothing in the object store."""
         self._check(open_only=True)
+        if parcels and isinstance(parcels[0], ChannelParcel):
+            try:
+                return self._held.roads.get(parcels, timeout_s)
+            except ChildDiedError as error:
+                raise self._confirmed(error) from error
         with self._acknowledging:
             steps = dict.fromkeys(p.step for p in parcels)
             silent = [ref for step in steps for ref in self._acknowledged.pop(step, ())]
@@ -278,10 +303,26 @@ class RayChildren(Children):
             wires = ray.get([*refs.values(), *silent], timeout=timeout_s)
         except rex.RayError as error:
             raise self._failure(error)  # noqa: B904 - `translated` has set the cause
+        self._held.roads.succeeded()
         wires.reverse()  # popped one by one below, so that each leaves the store as soon as it is copied
         return [unpack(wires.pop() if k in refs else p.content, own=True) for k, p in enumerate(parcels)]
 
+    def _confirmed(self, error: ChildDiedError) -> Exception:
+        """A channel was lost: the error with what Ray knows of it, once the child is known to have ended."""
+        for member in self._held.members.values():
+            if member.device == error.device and member.end is not None:
+                try:
+                    told = member.end.exception(timeout=_GONE_S)
+                except TimeoutError:
+                    told = None
+                if told is not None:
+                    return self._failure(told)
+                self._dead.setdefault(member.device, error)
+                ray.kill(member.actor, no_restart=True)
+        return error
+
     def drop(self, step: int) -> None:
+        self._held.roads.drop(step)
         with self._acknowledging:
             self._acknowledged.pop(step, None)
         lease = self._held.lease
@@ -372,6 +413,9 @@ class RayChildren(Children):
         }
         return out if died is None else {**out, "error": died.message}
 
+    def transport(self) -> dict[str, Any]:
+        return self._held.roads.statistics()
+
     def take_spans(self) -> list[Span]:
         self._check(open_only=True)
         asked = [m.actor.take_spans.remote() for m in self._held.members.values() if not m.ended()]
@@ -390,10 +434,14 @@ class RayChildren(Children):
 
 
 def start_children(
-    configs: Sequence[ProviderConfig], options: RuntimeOptions, **ray_options: Any
+    configs: Sequence[ProviderConfig],
+    options: RuntimeOptions,
+    transport: Transport = "auto",
+    /,
+    **ray_options: Any,
 ) -> RayChildren:
     """Children of an executor on Ray, still to be started; `ray_options` are those of RayOptions.
 
     Raises: OptionError for an unknown option or a value that cannot be meant.
     """
-    return RayChildren(configs, options, RayOptions.of(ray_options))
+    return RayChildren(configs, options, RayOptions.of(ray_options), transport)

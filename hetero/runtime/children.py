@@ -48,6 +48,13 @@ class Children(ABC):
         """Run a partition; returns its parcels at once where it lives elsewhere. Raises what the child raises, or lets
         the parcels raise it from `get`. `binding` may be used where the caller's memory can be reached."""
 
+    def launch(
+        self, step: int, given: Mapping[int, Sequence[Value]], sends_back: Sequence[int], graph_slot: str
+    ) -> Sequence[ParcelRef] | None:
+        """Begin a whole step where children send to each other: `given` parcels of the caller's, by number; returns
+        those that come back, as numbered in `sends_back`. None: it has to be `call`ed partition by partition."""
+        return None
+
     @abstractmethod
     def get(self, parcels: Sequence[ParcelRef], timeout_s: float | None) -> list[list[Value]]:
         """Wait for parcels. Raises: what the child raised, ChildDiedError, StepTimeoutError."""
@@ -67,6 +74,10 @@ class Children(ABC):
     @abstractmethod
     def stats(self) -> dict[str, dict[str, Any]]:
         """Each child's counters, by provider name."""
+
+    def transport(self) -> dict[str, Any]:
+        """The road that values take between children, and its counters."""
+        return {}
 
     @abstractmethod
     def take_spans(self) -> list[Span]:
