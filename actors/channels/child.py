@@ -105,11 +105,16 @@ class ChildChannel:
             return
         finally:
             self._connected.set()
-        self._handle(early)
-        while not self._closing:
+        try:
+            self._handle(early)
             self._advance()
-            self._handle(self._endpoint.poll(None))
-        # The driver is gone, or wants this to end. What peers hold stays mapped over there.
+            while not self._closing:
+                self._handle(self._endpoint.poll(None))
+                self._advance()
+        finally:
+            # The driver is gone, or wants this to end, or this failed, which peers must hear of. What they hold of
+            # our blocks stays mapped over there.
+            self._endpoint.close()
 
     def _advance(self) -> None:
         """Run what is ready, and send what it makes, as long as there is both work and credit."""

@@ -26,12 +26,15 @@ PATIENCE_S = 0.5
 
 @dataclass(slots=True, eq=False)
 class Flight:
-    """An attempt under way. `missing`: parcels and children (as ("child", k)) that it waits for; then `over` opens."""
+    """An attempt under way. `missing`: parcels and children (as ("child", k)) that it waits for; then `over` opens.
+
+    `arrived`: parcels that came back, in memory of the caller's own.
+    """
 
     step: int
     attempt: int
     missing: set[Any]
-    contents: dict[int, tuple[int, Packed]] = field(default_factory=dict)
+    arrived: dict[int, list[Any]] = field(default_factory=dict)
     error: HeteroError | None = None
     over: threading.Lock = field(default_factory=threading.Lock)
 
@@ -135,25 +138,14 @@ class DriverChannel:
             raise flight.error
         with self._guard:
             self._flights.pop(flight.attempt, None)
-            contents, flight.contents = flight.contents, {}
-        arrived = {}
-        for parcel, (peer, packed) in contents.items():
-            process = self._endpoint.process(peer)
-            arrived[parcel] = list(map(_own, self._incoming.open(peer, process, flight.attempt, packed)))
-        contents.clear()
-        self._settle()
-        return arrived
+        return flight.arrived
 
     def drop(self, flight: Flight) -> None:
         """Forget a step, whether it is over or not."""
         with self._guard:
             self._flights.pop(flight.attempt, None)
-            contents, flight.contents = flight.contents, {}
-        for peer, packed in contents.values():
-            self._incoming.refuse(peer, packed)
         if not self._ended():
             self._abort(flight)
-            self._settle()
 
     @property
     def broken(self) -> HeteroError | None:
@@ -188,6 +180,14 @@ class DriverChannel:
             return
         finally:
             self._connected.set()
+        try:
+            self._serve(early)
+        except Exception as error:  # else whoever waits would wait for ever
+            broken = TransportError(f"the channels failed: {type(error).__name__}: {error}")
+            broken.__cause__ = error
+            self._end(broken)
+
+    def _serve(self, early: Sequence[Event]) -> None:
         self._handle(early)
         while not self._closing:
             wait_s = None
@@ -219,10 +219,8 @@ class DriverChannel:
                     self._progress(flight, ("child", peer))
             case Failed(step, attempt, fault):
                 flight = self._flight(step, attempt)
-                if flight is not None and flight.error is None:
-                    flight.error = error_of(fault)
-                    self._abort(flight)  # the others need not wait until the caller has looked
-                    flight.end()
+                if flight is not None:
+                    self._fail(flight, error_of(fault))
             case Settled():
                 self._outgoing.settle(peer, message)
             case Lost(other) if other in self._endpoint.peers:
@@ -234,18 +232,32 @@ class DriverChannel:
                 self._endpoint.counters.malformed += 1
 
     def _arrived(self, peer: int, step: int, attempt: int, parcels: Sequence[Packed]) -> None:
+        """Copy what has arrived out at once: a child must not wait for credit until somebody fetches its outputs."""
         flight = self._flight(step, attempt)
         for packed in parcels:
             if flight is None:
                 self._late += 1
                 self._incoming.refuse(peer, packed)
             elif packed.parcel in flight.missing:
-                flight.contents[packed.parcel] = peer, packed
-                self._progress(flight, packed.parcel)
+                try:
+                    values = self._incoming.open(peer, self._endpoint.process(peer), attempt, packed)
+                    flight.arrived[packed.parcel] = list(map(_own, values))
+                    del values
+                except (TransportError, MemoryError) as error:
+                    self._fail(flight, error)
+                else:
+                    self._progress(flight, packed.parcel)
 
     def _progress(self, flight: Flight, what: Any) -> None:
         flight.missing.discard(what)
         if not flight.missing:
+            flight.end()
+
+    def _fail(self, flight: Flight, error: Exception) -> None:
+        """The first failure is the step's; the other children need not wait until the caller has looked."""
+        if flight.error is None:
+            flight.error = error if isinstance(error, HeteroError) else TransportError(f"no memory: {error}")
+            self._abort(flight)
             flight.end()
 
     def _flight(self, step: int, attempt: int) -> Flight | None:

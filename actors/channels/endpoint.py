@@ -199,8 +199,8 @@ class Endpoint:
             try:
                 if len(frames) == 1:
                     entry.socket.send(frames[0], zmq.NOBLOCK)
-                else:
-                    entry.socket.send_multipart(frames, zmq.NOBLOCK, copy=False)
+                else:  # copied, since pyzmq would keep a thread of its own to say when it needs them no more
+                    entry.socket.send_multipart(frames, zmq.NOBLOCK)
             except zmq.ZMQError:  # no connection: `poll` tells of it
                 return False
         self.counters.sent += 1
@@ -230,7 +230,10 @@ class Endpoint:
     def _receive(self, events: list[Event]) -> None:
         inbox = self._inbox
         for _ in range(_BATCH):
-            frames = inbox.recv_multipart(zmq.NOBLOCK, copy=False)
+            try:
+                frames = inbox.recv_multipart(zmq.NOBLOCK, copy=False)
+            except zmq.Again:  # a message that has not arrived whole wakes the poller too
+                return
             try:
                 if len(frames) > MAX_FRAMES or len(frames[0]) > MAX_HEADER_BYTES:
                     raise TransportError("a malformed message: too large")
