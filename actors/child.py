@@ -13,6 +13,9 @@ from typing import Any, TypeAlias
 import ray
 
 from actors import chaos
+from actors.channels.child import ChildChannel
+from actors.channels.endpoint import Card
+from actors.channels.routes import ChildRoutes, child_routes
 from actors.parcels import Wire, pack, unpack
 from actors.threads import set_threads, thread_counts
 from hetero.errors import ProgramError, TransportError
@@ -62,6 +65,9 @@ class ChildActor:
         self._over = threading.Event()
         self._generation = 0
         self._copies: SimpleQueue[StateParts | Exception] = SimpleQueue()
+        self._routes: ChildRoutes | None = None
+        self._place: tuple[int, str, int] = (0, "", 1)
+        self._channel: ChildChannel | None = None
 
     def warm_up(self, options: RuntimeOptions) -> dict[str, Any]:
         """Import what any child needs, and wait for `prepare`. Returns pid and node_id."""
@@ -103,6 +109,7 @@ class ChildActor:
             raise
         set_threads(threads)  # once more, for the libraries that the kernels have brought in
         self._child, self._last_stats, self._generation = child, child.stats(), generation
+        self._routes, self._place = child_routes(plan, index), (index, plan.providers[index].name, threads)
         return {
             **self._last_stats,
             "pid": os.getpid(),
@@ -125,27 +132,68 @@ class ChildActor:
         After a partition of a step has failed, the step's later ones raise the same error: they cannot run without
         its values, and the first error is the one to report.
         """
-        child = self._ready(generation)
+        self._ready(generation)
         if step in self._failed:
             raise self._failed[step]
         try:
-            with self._turn:
-                self._running = (partition, step, time.perf_counter())
-                binding = None if on_device is None else Binding(on_device=on_device)
-                arrived = [unpack(p) for p in parcels]
-                chaos.reach(f"partition {partition}, before run", step)
-                sent = [pack(p) for p in child.run(partition, step, arrived, graph_slot, binding)]
-                chaos.reach(f"partition {partition}, before send", step)
+            binding = None if on_device is None else Binding(on_device=on_device)
+            arrived = [unpack(p) for p in parcels]
+            sent = [pack(p) for p in self._compute(partition, step, arrived, graph_slot, binding)]
         except Exception as error:
             self._failed[step] = error
             if len(self._failed) > _REMEMBERED_FAILURES:
                 self._failed.popitem(last=False)
             raise
-        finally:
-            self._running = None
         if len(sent) > 1:
             return tuple(sent)
         return sent[0] if sent else None
+
+    def _compute(
+        self,
+        partition: int,
+        step: int,
+        parcels: Sequence[Sequence[Any]],
+        graph_slot: str,
+        binding: Binding | None = None,
+    ) -> list[list[Any]]:
+        """Run a partition, whichever road its parcels came on."""
+        child = self._ready(self._generation)
+        with self._turn:
+            self._running = (partition, step, time.perf_counter())
+            try:
+                chaos.reach(f"partition {partition}, before run", step)
+                sent = child.run(partition, step, parcels, graph_slot, binding)
+                chaos.reach(f"partition {partition}, before send", step)
+                return sent
+            finally:
+                self._running = None
+
+    @ray.method(concurrency_group="control")
+    def open_channels(self, generation: int) -> Card:
+        """Listen for peers, in place of channels of an earlier generation. Raises: TransportError."""
+        self.close_channels()
+        child = self._ready(self._generation)
+        assert self._routes is not None, "a child that is ready has its routes"
+        index, device, threads = self._place
+        known: Any = ray.util  # it has no types
+        address = str(known.get_node_ip_address())
+        self._channel = channel = ChildChannel(
+            index, device, generation, address, self._routes, self._compute, child.drop, threads=threads
+        )
+        return channel.card
+
+    @ray.method(concurrency_group="control")
+    def connect_channels(self, cards: Sequence[Card], timeout_s: float) -> None:
+        """Let these in and connect to them. Raises: TransportError."""
+        if self._channel is None:
+            raise TransportError("channels were not opened, or are closed")
+        self._channel.connect(cards, timeout_s)
+
+    def close_channels(self) -> None:
+        """End the channels, after the partition that they run. A second call does nothing."""
+        channel, self._channel = self._channel, None
+        if channel is not None:
+            channel.close()
 
     def drop(self, generation: int, *steps: int) -> None:
         """Forget steps that failed, here or elsewhere, or that will be run again."""
@@ -219,6 +267,8 @@ class ChildActor:
             finally:
                 self._turn.release()
         out = dict(self._last_stats)
+        if self._channel is not None:
+            out["channels"] = self._channel.statistics()
         running = self._running
         if running is not None:
             partition, step, started = running
@@ -241,6 +291,7 @@ class ChildActor:
 
     def close(self) -> None:
         """Free everything. Calls made before have ended by then. A second call does nothing."""
+        self.close_channels()
         child, self._child = self._child, None
         self._failed.clear()
         if child is not None:

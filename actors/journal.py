@@ -39,6 +39,8 @@ class StepRecord:
 
     step: int
     calls: list[Call] = field(default_factory=list)
+    flight: Any = None
+    """The step's way over channels, if it goes over them: its calls are those that a replay makes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +159,7 @@ class Journal:
 
 def _release(record: StepRecord) -> None:
     """Let go of what its calls made."""
+    record.flight = None
     for call in record.calls:
         call.done = None
         for parcel in call.sends:

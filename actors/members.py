@@ -19,10 +19,12 @@ from actors import chaos
 from actors.child import CONCURRENCY_GROUPS, ChildActor, node_id
 from actors.cluster import RayLease
 from actors.resources import Wish
+from actors.roads import Roads
 from actors.weights import SharedWeights
 from hetero.options import RuntimeOptions
 
-_GONE_S = 2.0
+GONE_S = 2.0
+"""How long a death may take to be known."""
 
 _remote: Any = ray.remote  # whose types leave these options out
 _Actor = _remote(concurrency_groups=CONCURRENCY_GROUPS, max_restarts=0, max_task_retries=0)(ChildActor)
@@ -79,7 +81,8 @@ class Held:
     `plan` and `weights` are references that children are prepared from: Ray does not keep an actor's arguments.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, roads: Roads) -> None:
+        self.roads = roads
         self.lease: RayLease | None = None
         self.group: PlacementGroup | None = None
         self.members: dict[int, Member] = {}
@@ -118,6 +121,7 @@ class Held:
         with self._lock:
             lease, self.lease = self.lease, None
         self.over.set()
+        self.roads.close()
         if lease is None:
             return
         try:
@@ -143,4 +147,4 @@ class Held:
             wait and members
         ):  # a Ray that stays: a call on a killed actor fails once the actor is known to be dead
             gone = [m.actor.ping.remote() for m in members]
-            ray.wait(gone, num_returns=len(gone), timeout=_GONE_S, fetch_local=False)
+            ray.wait(gone, num_returns=len(gone), timeout=GONE_S, fetch_local=False)

@@ -7,6 +7,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -16,7 +17,7 @@ import ray.exceptions as rex
 from actors.failures import dead_actor, how_it_went, is_death, root_cause
 from actors.heartbeats import listen, period_s
 from actors.journal import Call, Journal, StateBound, StateChanged, StepRecord, first_unfinished
-from actors.members import Held, Member
+from actors.members import GONE_S, Held, Member
 from actors.recovery import (
     ActorLost,
     CheckpointLost,
@@ -52,6 +53,7 @@ from hetero.options import RuntimeOptions
 log = logging.getLogger("hetero.recovery")
 
 _POLL_S = 0.1
+_ANSWER_S = 0.5
 _SETTLE_S = 3.0
 """How long a death may take to be known that so far only shows in a lost object."""
 
@@ -82,6 +84,7 @@ class Mending:
         self._warming: dict[Any, tuple[str, Member]] = {}
         self._free: dict[str, list[int]] = {}
         self._copies: tuple[int, dict[int, Any]] | None = None
+        self._copying: list[Any] = []
         self._given_up: dict[int, GiveUp] = {}
         self._timed_out: set[int] = set()
         self._lost: dict[str, str] = {}
@@ -193,17 +196,33 @@ class Mending:
         self.notice()
         if epoch != self.epoch:
             return  # a death explains it, and the step has been given out again
-        suspects = []
-        for child, member in self._held.members.items():
-            at = self._running(child)
-            if at is not None and at <= step:
-                suspects.append((member.device, member.generation))
+        record = self._journal.open.get(step)
+        if record is not None and record.flight is not None:
+            suspects = [(m.device, m.generation) for m in self._stuck()]
+        else:
+            running = [(m, self._running(child)) for child, m in self._held.members.items()]
+            suspects = [(m.device, m.generation) for m, at in running if at is not None and at <= step]
         self._timed_out.add(step)
         names = ", ".join(name for name, _ in suspects) or "no child"
         cause = f"{names} did not finish it within {self._options.step_timeout_s:g} s"
         if suspects:
             self._last_cause[cause] = suspects[0][0]
         self.do(DeadlinePassed(step, tuple(suspects), time.monotonic(), cause))
+
+    def cut_off(self, device: str | None, cause: str) -> None:
+        """The channels have broken at this child, as far as can be told: it is dead, or nobody can reach it."""
+        self._clear_roads()
+        for member in self.members():
+            if member.device == device and member.end is not None and self._current(member):
+                with suppress(Exception):
+                    member.end.exception(timeout=GONE_S)
+                if not member.ended():
+                    self.do(*self._loss(member, cause))
+                    return
+        epoch = self.epoch
+        self.notice()
+        if epoch == self.epoch and self._journal.open:  # all live: the way between them was cut
+            self.do(DeadlinePassed(next(iter(self._journal.open)), (), time.monotonic(), cause))
 
     def heart_stopped(self, member: Member) -> None:
         """A child has not given a sign of life for too long."""
@@ -244,6 +263,21 @@ class Mending:
         record, call = found
         needs = [p.content for p in call.receives if isinstance(p.content, ray.ObjectRef)]
         return record.step if all(_is_done(ref) for ref in needs) else None
+
+    def _stuck(self) -> list[Member]:
+        """Children that have been at one partition for half a step's deadline, or do not answer."""
+        members = self.members()
+        asked = {m.actor.ping.remote(): m for m in members}
+        ready, _ = ray.wait(list(asked), num_returns=len(asked), timeout=_ANSWER_S, fetch_local=False)
+        stuck = []
+        for ref, member in asked.items():
+            try:
+                for_s = ray.get(ref) if ref in ready else self._options.step_timeout_s
+            except rex.RayError:
+                continue  # its end is noticed by itself
+            if for_s >= 0.5 * self._options.step_timeout_s:
+                stuck.append(member)
+        return stuck
 
     # -- what to do ----------------------------------------------------------------------------------------------
     def do(self, *events: Event) -> None:
@@ -358,8 +392,19 @@ class Mending:
             elif child in journal.beginning:
                 self._bind(member, journal.beginning[child])
 
+    def _clear_roads(self) -> None:
+        """From here on steps go over objects. What children compute for channels ends before anything that they are
+        told after this."""
+        if not self._held.roads.pause():
+            return
+        for member in self.members():
+            member.actor.close_channels.remote()
+
     def _replay(self, open_steps: Sequence[int]) -> None:
+        self._clear_roads()
         journal = self._journal
+        for step in open_steps:
+            journal.record(step).flight = None
         steps = [record.step for record in journal.records()]
         for member in self._held.members.values():
             if steps:
@@ -384,11 +429,18 @@ class Mending:
             issue(self._held.members[call.child], record.step, call)
 
     # -- checkpoints ---------------------------------------------------------------------------------------------
+    def wait_copied(self) -> None:
+        """A step over channels may begin: not before the state of the last one was copied."""
+        copying, self._copying = self._copying, []
+        if copying:
+            timeout_s = self._options.step_timeout_s or None
+            ray.wait(copying, num_returns=len(copying), timeout=timeout_s, fetch_local=False)
+
     def _take_checkpoint(self, step: int) -> None:
         copies = {}
         for child in self._journal.bound:
             member = self._held.members[child]
-            member.actor.copy_state.remote(member.generation)
+            self._copying.append(member.actor.copy_state.remote(member.generation))
             copies[child] = member.actor.take_copy.remote()
         self._copies = step, copies
 

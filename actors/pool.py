@@ -19,17 +19,18 @@ from actors.child import ChildActor, node_id
 from actors.cluster import ensure_ray
 from actors.failures import dead_actor, is_death, translated
 from actors.journal import Call, Journal, RayParcel, StateBound, StateChanged
-from actors.members import Held, Member
+from actors.members import GONE_S, Held, Member
 from actors.mending import Mending, issue
 from actors.parcels import pack, unpack
 from actors.resources import RayOptions, Wish, reserve, wish
+from actors.roads import ChannelFlight, Roads, Transport
 from actors.weights import share_weights
-from hetero.errors import ChildDiedError, ClosedError, HeteroError, TransportError
+from hetero.errors import ChildDiedError, ClosedError, HeteroError, StepTimeoutError, TransportError
 from hetero.options import RuntimeOptions
 from hetero.planner.plan import Plan
 from hetero.providers.base import ProviderConfig
 from hetero.runtime.child import Value, value_bytes
-from hetero.runtime.children import Children, ParcelRef
+from hetero.runtime.children import Children, ParcelRef, PlannedCall
 from hetero.runtime.device_buffers import BufferChange
 from hetero.runtime.pins import Binding
 from hetero.runtime.state import StateChange, StateSpec
@@ -70,12 +71,16 @@ class RayChildren(Children):
     """
 
     def __init__(
-        self, configs: Sequence[ProviderConfig], options: RuntimeOptions, ray_options: RayOptions
+        self,
+        configs: Sequence[ProviderConfig],
+        options: RuntimeOptions,
+        ray_options: RayOptions,
+        transport: Transport = "auto",
     ) -> None:
         self._configs = tuple(configs)
         self._options = options
         self._ray_options = ray_options
-        self._held = Held()
+        self._held = Held(Roads(transport))
         self._journal = Journal()
         self._mending = Mending(self._held, self._journal, options)
         self._dead: dict[str, ChildDiedError] = {}
@@ -128,6 +133,7 @@ class RayChildren(Children):
         if self._options.recover:
             free = iter(range(len(indices), len(wanted)))
             self._mending.begin({kind: [next(free) for _ in each] for kind, each in spare.items()})
+        held.roads.start(plan, lambda: {k: m.actor for k, m in held.members.items()})
 
     def _threads(self, child: int, wishes: Mapping[int, Wish], ours: bool) -> int:
         config = self._configs[child]
@@ -192,6 +198,37 @@ class RayChildren(Children):
         self._journal.record(step).calls.append(call)
         return sends
 
+    def launch(
+        self,
+        step: int,
+        given: Mapping[int, Sequence[Value]],
+        calls: Sequence[PlannedCall],
+        sends_back: Sequence[int],
+        graph_slot: str,
+    ) -> Sequence[ParcelRef] | None:
+        self._check()
+        if not sends_back:
+            return None  # nobody would wait for its end
+        self._mending.wait_copied()
+        try:
+            flight = self._held.roads.launch(
+                step, given, sends_back, graph_slot, self._options.step_timeout_s or None
+            )
+        except ChildDiedError as error:
+            self._mend_channel(error)
+            return None
+        if flight is None:
+            return None
+        record = self._journal.record(step)
+        record.flight = flight
+        parcels = {k: RayParcel(step, pack(values), given=True) for k, values in given.items()}
+        for partition, receives, sends in calls:  # as they would be made over objects, for a replay
+            made = {k: RayParcel(step, None) for k in sends}
+            parcels |= made
+            taken = tuple(parcels[k] for k in receives)
+            record.calls.append(Call(partition.child, partition.id, graph_slot, taken, tuple(made.values())))
+        return [parcels[k] for k in sends_back]
+
     def get(self, parcels: Sequence[ParcelRef], timeout_s: float | None) -> list[list[Value]]:
         """As Children says; arrays are the caller's own, so that keeping them holds nothing in the object store."""
         self._check(open_only=True)
@@ -199,15 +236,23 @@ class RayChildren(Children):
         while True:
             with self._mending.lock:
                 self._mending.check(step)
-                epoch, refs = self._mending.epoch, self._awaited(step, parcels)
+                epoch = self._mending.epoch
+                flight: ChannelFlight | None = self._journal.record(step).flight
+                refs = {} if flight is not None else self._awaited(step, parcels)
             try:
-                wires = ray.get(list(refs.values()), timeout=timeout_s)
-            except rex.RayError as error:
-                self._mend(step, epoch, error)
+                if flight is not None:
+                    came = flight.get(timeout_s)
+                else:
+                    wires = ray.get(list(refs.values()), timeout=timeout_s)
+            except (rex.RayError, HeteroError) as error:
+                self._mend(step, epoch, error, flight)
                 continue
             with self._mending.lock:
                 if self._mending.finished(step, epoch):
                     break
+        if flight is not None:
+            return came
+        self._held.roads.succeeded()
         found = dict(zip(refs, wires, strict=True))
         del wires
         out = []
@@ -223,22 +268,58 @@ class RayChildren(Children):
         silent = [call.done for call in self._journal.record(step).calls if not call.sends]
         return {**refs, **{-1 - k: ref for k, ref in enumerate(silent)}}
 
-    def _mend(self, step: int, epoch: int, error: rex.RayError) -> None:
+    def _mend(
+        self, step: int, epoch: int, error: rex.RayError | HeteroError, flight: ChannelFlight | None = None
+    ) -> None:
         """Have the step go on after `error`, or raise it as the caller's."""
-        late = isinstance(error, rex.GetTimeoutError)
-        if not self._options.recover or not (late or is_death(error)):
-            raise self._failure(error)
+        late = isinstance(error, rex.GetTimeoutError | StepTimeoutError)
+        if isinstance(error, HeteroError):
+            mends = late or (flight is not None and flight.broken)
+        else:
+            mends = late or is_death(error)
+        if not mends:
+            raise error if isinstance(error, HeteroError) else self._failure(error)
+        if not self._options.recover:
+            if isinstance(error, ChildDiedError):
+                raise self._confirmed(error)
+            raise error if isinstance(error, HeteroError) else self._failure(error)
         with self._mending.lock:
             self._check(open_only=True)
             if self._mending.epoch != epoch:
                 return  # it is of a child, or of a launch, that is no more
             if late:
                 self._mending.passed_deadline(step)
+            elif isinstance(error, HeteroError):
+                self._mend_channel(error)
             else:
                 self._mending.died(error)
 
+    def _mend_channel(self, error: HeteroError) -> None:
+        """A channel has broken: bring back the child at its other end. Raises: `error`, without recovery."""
+        if not self._options.recover:
+            raise self._confirmed(error) if isinstance(error, ChildDiedError) else error
+        with self._mending.lock:
+            self._mending.cut_off(error.device, error.message)
+
+    def _confirmed(self, error: ChildDiedError) -> Exception:
+        """A channel was lost: the error with what Ray knows of it, once the child is known to have ended."""
+        for member in self._held.members.values():
+            if member.device == error.device and member.end is not None:
+                try:
+                    told = member.end.exception(timeout=GONE_S)
+                except TimeoutError:
+                    told = None
+                if told is not None:
+                    return self._failure(told)
+                self._dead.setdefault(member.device, error)
+                member.kill()
+        return error
+
     def drop(self, step: int) -> None:
         with self._mending.lock:
+            record = self._journal.open.get(step)
+            if record is not None and record.flight is not None:
+                record.flight.drop()
             self._mending.dropped(step)
             lease = self._held.lease
             if lease is None or not lease.usable():
@@ -357,6 +438,9 @@ class RayChildren(Children):
     def recovery(self) -> dict[str, Any]:
         return self._mending.statistics()
 
+    def transport(self) -> dict[str, Any]:
+        return self._held.roads.statistics()
+
     def take_spans(self) -> list[Span]:
         self._check(open_only=True)
         asked = [m.actor.take_spans.remote() for m in self._held.members.values() if not m.ended()]
@@ -377,10 +461,14 @@ class RayChildren(Children):
 
 
 def start_children(
-    configs: Sequence[ProviderConfig], options: RuntimeOptions, **ray_options: Any
+    configs: Sequence[ProviderConfig],
+    options: RuntimeOptions,
+    transport: Transport = "auto",
+    /,
+    **ray_options: Any,
 ) -> RayChildren:
     """Children of an executor on Ray, still to be started; `ray_options` are those of RayOptions.
 
     Raises: OptionError for an unknown option or a value that cannot be meant.
     """
-    return RayChildren(configs, options, RayOptions.of(ray_options))
+    return RayChildren(configs, options, RayOptions.of(ray_options), transport)

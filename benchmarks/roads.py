@@ -1,4 +1,4 @@
-"""Two actors in a chain with 4 MB between them, against the same two actors written by hand on bare Ray."""
+"""Two actors in a chain, over objects or channels, against the same two actors written by hand on bare Ray."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from onnx import TensorProto, helper
 from actors.cluster import ensure_ray
 from benchmarks.measure import Pair, paired
 from hetero import HeterogeneousExecutor
+from hetero.executor import Transport
 
 Floats = npt.NDArray[np.float32]
 PROVIDERS: Any = [("cpu:0", {"ops": ["Relu"]}), ("cpu:1", {"ops": ["Neg"]})]
@@ -41,7 +42,7 @@ def relu_neg() -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
 
 
-def two_actors(nbytes: int = 4 << 20, runs: int = 61) -> Pair:
+def two_actors(nbytes: int = 4 << 20, runs: int = 61, transport: Transport = "objects") -> Pair:
     """Time of one step, ours and by hand, in turn, on one local Ray."""
     x = np.random.default_rng(0).standard_normal(nbytes // 4).astype(np.float32)
     lease = ensure_ray()
@@ -53,7 +54,7 @@ def two_actors(nbytes: int = 4 << 20, runs: int = 61) -> Pair:
             got: Floats = ray.get(second.neg.remote(first.relu.remote(x)))
             return got
 
-        with HeterogeneousExecutor(relu_neg(), PROVIDERS, children="ray") as executor:
+        with HeterogeneousExecutor(relu_neg(), PROVIDERS, transport=transport) as executor:
             np.testing.assert_array_equal(executor.run({"x": x})["y"], theirs())
             return paired(lambda: executor.run({"x": x}), theirs, runs=runs)
     finally:
@@ -65,10 +66,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--bytes", type=int, default=4 << 20, help="size of the activation (default 4 MiB)")
     parser.add_argument("--runs", type=int, default=61)
+    parser.add_argument("--transport", choices=("objects", "channels", "auto"), default="objects")
     arguments = parser.parse_args(argv)
-    pair = two_actors(arguments.bytes, arguments.runs)
+    pair = two_actors(arguments.bytes, arguments.runs, arguments.transport)
     print(
-        f"two actors, {arguments.bytes} bytes: ours {pair.ours_s * 1e3:.2f} ms, by hand {pair.theirs_s * 1e3:.2f} ms,"
+        f"two actors, {arguments.transport}, {arguments.bytes} bytes:"
+        f" ours {pair.ours_s * 1e3:.2f} ms, by hand {pair.theirs_s * 1e3:.2f} ms,"
         f" ratio {pair.ratio:.2f} (middle half {pair.low:.2f}-{pair.high:.2f})"
     )
     return 0

@@ -41,6 +41,7 @@ from hetero.shapes.obligations import Obligations, obligations_of
 from hetero.trace import Span, write_chrome_trace
 from hetero.types import TensorType
 
+Transport = Literal["auto", "objects", "channels"]
 ModelLike = str | PathLike[str] | bytes | onnx.ModelProto | ir.Model
 
 
@@ -74,7 +75,8 @@ class HeterogeneousExecutor:
             Provider objects become the executor's, which closes them.
         children: "ray" (one actor per provider instance; a local Ray is started when none is reachable) or "inline"
             (this process and thread).
-        transport: how values move between actors: "objects" (object references); "auto" chooses.
+        transport: how values move between actors: "objects" (object references), "channels" (straight from child to
+            child); "auto" uses channels once some steps have ended well, and objects where there are none to be had.
         options: switches; HETERO_* environment variables override them.
         strict: a node that falls back from the first provider is an error.
         ray_options: what `actors.start_children` takes (placement strategy, resources…); only with children="ray".
@@ -89,17 +91,19 @@ class HeterogeneousExecutor:
         providers: Sequence[ProviderLike] | None = None,
         *,
         children: Literal["ray", "inline"] = "ray",
-        transport: Literal["auto", "objects"] = "auto",
+        transport: Transport = "auto",
         options: RuntimeOptions | None = None,
         strict: bool = False,
         ray_options: Mapping[str, Any] | None = None,
     ) -> None:
         if children not in ("ray", "inline"):
             raise OptionError(f'children must be "ray" or "inline", not {children!r}', operand="children")
-        if transport not in ("auto", "objects"):
+        if transport not in ("auto", "objects", "channels"):
             raise OptionError(
-                f'transport must be "auto" or "objects", not {transport!r}', operand="transport"
+                f'transport must be "auto", "objects" or "channels", not {transport!r}', operand="transport"
             )
+        if transport == "channels" and children != "ray":
+            raise OptionError('transport="channels" goes with children="ray"', operand="transport")
         if ray_options and children != "ray":
             raise OptionError('ray_options go with children="ray"', operand="ray_options")
         self.options = (options or RuntimeOptions()).with_environment()
@@ -127,9 +131,11 @@ class HeterogeneousExecutor:
         self._closing = self._closed = False
         self._pool: ThreadPoolExecutor | None = None
         self._inline = children == "inline"
-        self._children = self._start(chosen, dict(ray_options or {}))
+        self._children = self._start(chosen, transport, dict(ray_options or {}))
 
-    def _start(self, providers: tuple[Provider, ...], ray_options: dict[str, Any]) -> Children:
+    def _start(
+        self, providers: tuple[Provider, ...], transport: Transport, ray_options: dict[str, Any]
+    ) -> Children:
         if self._inline:
             children: Children = InlineChildren(providers, self.options)
         else:
@@ -140,7 +146,7 @@ class HeterogeneousExecutor:
             used = home_modules(extension_operations(p.program for p in self.plan.partitions))
             named = ",".join(dict.fromkeys([*filter(None, self.options.extensions.split(",")), *used]))
             with_extensions = replace(self.options, extensions=named)
-            children = start_children(self.plan.providers, with_extensions, **ray_options)
+            children = start_children(self.plan.providers, with_extensions, transport, **ray_options)
         children.start(self.plan, self._weights)
         return children
 
@@ -307,12 +313,15 @@ class HeterogeneousExecutor:
     def _launch(
         self, step: int, values: dict[str, Any], graph_slot: str, binding: Binding | None
     ) -> list[tuple[Parcel, ParcelRef]]:
-        """Call every partition in the plan's order; returns the parcels that come back to the caller."""
+        """Begin the step, whole or by calling every partition in the plan's order; returns what comes back."""
         self._check_open()
         routes, children = self._routes, self._children
-        parcels: dict[int, ParcelRef] = {
-            parcel.id: children.put([values[v] for v in parcel.values]) for parcel in routes.from_caller
-        }
+        given = {parcel.id: [values[v] for v in parcel.values] for parcel in routes.from_caller}
+        if binding is None or binding.on_device is None:
+            launched = children.launch(step, given, routes.calls, routes.sends_back, graph_slot)
+            if launched is not None:
+                return list(zip(routes.to_caller, launched, strict=True))
+        parcels: dict[int, ParcelRef] = {k: children.put(content) for k, content in given.items()}
         for partition, receives, sends in routes.calls:
             arrived = [parcels[p] for p in receives]
             left = children.call(
@@ -435,6 +444,7 @@ class HeterogeneousExecutor:
                 "transfers": len(self.plan.transfers),
                 "parcels": len(self.plan.parcels),
             },
+            "transport": self._children.transport(),
             "children": self._children.stats(),
             "recovery": self._children.recovery(),
         }

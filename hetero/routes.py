@@ -28,6 +28,7 @@ class Routes:
         self.output_names = tuple(p.name for p in plan.outputs)
         self.from_caller = tuple(p for p in plan.parcels if p.producer == CALLER)
         self.to_caller = tuple(p for p in plan.parcels if CALLER in p.destinations)
+        self.sends_back = tuple(p.id for p in self.to_caller)
         self.calls = tuple(
             (
                 partition,

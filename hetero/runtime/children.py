@@ -5,10 +5,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, TypeAlias
 
 from hetero.options import RuntimeOptions
-from hetero.planner.plan import Plan
+from hetero.planner.plan import Partition, Plan
 from hetero.providers.base import Provider
 from hetero.runtime.assignment import assignment
 from hetero.runtime.child import ChildExecutor, Value
@@ -18,6 +18,8 @@ from hetero.runtime.state import StateChange, StateSpec
 from hetero.trace import Span
 from hetero.types import HostArray
 
+PlannedCall: TypeAlias = tuple[Partition, Sequence[int], Sequence[int]]
+"""A partition, and the numbers of the parcels that it receives and sends."""
 ParcelRef = Any
 """A parcel that lies somewhere: a list of values here, an object reference elsewhere."""
 
@@ -54,6 +56,19 @@ class Children(ABC):
         """Run a partition; returns its parcels at once where it lives elsewhere. Raises what the child raises, or lets
         the parcels raise it from `get`. `binding` may be used where the caller's memory can be reached."""
 
+    def launch(
+        self,
+        step: int,
+        given: Mapping[int, Sequence[Value]],
+        calls: Sequence[PlannedCall],
+        sends_back: Sequence[int],
+        graph_slot: str,
+    ) -> Sequence[ParcelRef] | None:
+        """Begin a whole step where children send to each other: `given` parcels of the caller's, by number; returns
+        those that come back, as numbered in `sends_back`. None: it has to be `call`ed partition by partition, as
+        `calls` says."""
+        return None
+
     @abstractmethod
     def get(self, parcels: Sequence[ParcelRef], timeout_s: float | None) -> list[list[Value]]:
         """Wait for a step's parcels, which end it. Raises: what the child raised, ChildDiedError, StepTimeoutError."""
@@ -80,6 +95,10 @@ class Children(ABC):
 
     def recovery(self) -> dict[str, Any]:
         """Counters of what was done about children that died; empty where they cannot die by themselves."""
+        return {}
+
+    def transport(self) -> dict[str, Any]:
+        """The road that values take between children, and its counters."""
         return {}
 
     @abstractmethod

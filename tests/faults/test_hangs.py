@@ -58,7 +58,7 @@ def test_a_child_that_computes_for_long_is_not_silent() -> None:
         with chaos.gate("in Stop") as gate:
             future, want = both.submit()
             gate.wait_reached()
-            silent = [m for m in both.ex._children._held.members.values()]
+            silent = list(both.ex._children._held.members.values())
             assert silent
         assert bits(future.result(timeout=50)) == want
         assert both.recovery()["losses"] == 0

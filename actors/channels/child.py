@@ -1,0 +1,235 @@
+"""A child's end of the channels: a thread that runs each partition as soon as its inputs are here."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from actors.channels.bodies import Incoming, Limits, Outgoing
+from actors.channels.endpoint import Arrived, Card, Endpoint, Event, PeerLost, wait_connected
+from actors.channels.faults import fault_of
+from actors.channels.mailbox import Arrival, Mailbox, Work
+from actors.channels.messages import Abort, Begin, Ended, Failed, Lost, Message, Packed, Sent, Settled
+from actors.channels.routes import ChildRoutes
+from actors.channels.wire import Encoded, encode
+from actors.threads import set_threads
+from hetero.errors import TransportError
+from hetero.planner.plan import CALLER
+
+Run = Callable[[int, int, Sequence[Sequence[Any]], str], list[list[Any]]]
+"""(partition, step, parcels, graph slot) -> the parcels that it sends."""
+
+
+@dataclass(slots=True, eq=False)
+class _Post:
+    """What a partition has made, on its way: parcels that wait for credit, then messages by peer."""
+
+    work: Work
+    waiting: deque[tuple[int, tuple[int, ...], Encoded]]
+    packed: dict[int, list[Packed]] = field(default_factory=dict)
+
+
+class ChildChannel:
+    """Runs in a thread of its own, from `connect` to `close`. Partitions of one child run one after the other, steps in
+    the driver's order; while something made here waits for credit, no further partition runs."""
+
+    def __init__(
+        self,
+        me: int,
+        device: str,
+        generation: int,
+        address: str,
+        routes: ChildRoutes,
+        run: Run,
+        drop: Callable[[int], None],
+        *,
+        threads: int = 1,
+        limits: Limits | None = None,
+    ) -> None:
+        """`drop(step)`: forget a step that failed elsewhere. Raises: TransportError where it cannot listen."""
+        self._endpoint = Endpoint(me, device, generation, address)
+        self.card = self._endpoint.card
+        self._routes, self._run, self._drop, self._threads = routes, run, drop, threads
+        self._mailbox = Mailbox(routes.tasks)
+        self._outgoing = Outgoing(limits or Limits())
+        self._incoming = Incoming()
+        self._post: _Post | None = None
+        self._arrivals = dict.fromkeys(Arrival, 0)
+        self._closing = False
+        self._thread: threading.Thread | None = None
+        self._connected: threading.Event = threading.Event()
+        self._failure: TransportError | None = None
+
+    def connect(self, cards: Sequence[Card], timeout_s: float) -> None:
+        """Connect to the peers among these cards, and begin. Raises: TransportError where one cannot be reached."""
+        self._endpoint.connect([c for c in cards if c.peer in self._routes.peers])
+        deadline = time.monotonic() + timeout_s
+        self._thread = threading.Thread(
+            target=self._loop, args=(deadline,), name="hetero-channels", daemon=True
+        )
+        self._thread.start()
+        self._connected.wait(timeout_s + 1)
+        if self._failure is not None:
+            raise self._failure
+
+    def statistics(self) -> dict[str, int]:
+        """Counters of messages, of what was dropped and why, and of bytes."""
+        return {
+            **asdict(self._endpoint.counters),
+            **{kind.value: n for kind, n in self._arrivals.items() if kind is not Arrival.KEPT},
+            "waiting": len(self._mailbox),
+            "reading": len(self._incoming),
+            **self._outgoing.statistics(),
+        }
+
+    def close(self) -> None:
+        """End the thread, when the partition that it runs has ended, and free everything. Repeatable."""
+        self._closing = True
+        self._endpoint.wake()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join()
+        self._endpoint.close()
+        self._outgoing.close()
+
+    # -- the thread ----------------------------------------------------------------------------------------------
+    def _loop(self, deadline: float) -> None:
+        set_threads(self._threads)
+        try:
+            early = wait_connected(self._endpoint, deadline)
+        except TransportError as error:
+            self._failure = error
+            return
+        finally:
+            self._connected.set()
+        try:
+            self._handle(early)
+            self._advance()
+            while not self._closing:
+                self._handle(self._endpoint.poll(None))
+                self._advance()
+        finally:
+            # The driver is gone, or wants this to end, or this failed, which peers must hear of. What they hold of
+            # our blocks stays mapped over there.
+            self._endpoint.close()
+
+    def _advance(self) -> None:
+        """Run what is ready, and send what it makes, as long as there is both work and credit."""
+        while not self._closing:
+            if self._post is not None and not self._mail(self._post):
+                return
+            work = self._mailbox.next()
+            if work is None:
+                return
+            self._compute(work)
+            self._settle()
+            self._handle(self._endpoint.poll(0))
+
+    def _handle(self, events: Sequence[Event]) -> None:
+        for event in events:
+            match event:
+                case Arrived(peer, message):
+                    self._take(peer, message)
+                case PeerLost(peer) if peer == CALLER:
+                    self._closing = True
+                case PeerLost(peer):
+                    self._endpoint.send(CALLER, Lost(peer))
+        self._settle()
+
+    def _take(self, peer: int, message: Message) -> None:
+        match message:
+            case Begin(step, attempt, graph_slot, parcels) if peer == CALLER:
+                self._arrivals[self._mailbox.begin(attempt, step, graph_slot)] += 1
+                self._deliver(peer, attempt, parcels)
+            case Sent(_, attempt, _, parcels):
+                self._deliver(peer, attempt, parcels)
+            case Abort(step, attempt) if peer == CALLER:
+                self._end(attempt)
+                self._drop(step)
+            case Settled():
+                self._outgoing.settle(peer, message)
+            case _:
+                self._endpoint.counters.malformed += 1
+
+    def _deliver(self, peer: int, attempt: int, parcels: Sequence[Packed]) -> None:
+        for packed in parcels:
+            arrival = self._mailbox.deliver(attempt, packed.parcel, (peer, packed))
+            self._arrivals[arrival] += 1
+            if arrival is Arrival.LATE:
+                self._incoming.refuse(peer, packed)
+
+    # -- partitions ----------------------------------------------------------------------------------------------
+    def _compute(self, work: Work) -> None:
+        sends = self._routes.sends[work.partition]
+        try:
+            values = [
+                self._incoming.open(peer, self._endpoint.process(peer), work.attempt, packed)
+                for peer, packed in work.contents
+            ]
+            made = self._run(work.partition, work.step, values, work.graph_slot)
+            del values
+            post = deque(
+                (parcel, destinations, encode(parcel_values))
+                for (parcel, destinations), parcel_values in zip(sends, made, strict=True)
+            )
+        except Exception as error:
+            self._fail(work.step, work.attempt, error)
+            return
+        self._post = _Post(work, post)
+        del made, post
+        self._mail(self._post)
+
+    def _mail(self, post: _Post) -> bool:
+        """Send as much of it as there is credit for; whether that was all."""
+        work = post.work
+        while post.waiting:
+            parcel, destinations, encoded = post.waiting[0]
+            if not self._outgoing.allowed(work.attempt, encoded.nbytes):
+                return False
+            near = [d for d in destinations if self._endpoint.near(d)]
+            far = [d for d in destinations if d not in near]
+            try:
+                for_near, for_far = self._outgoing.pack(parcel, encoded, work.attempt, near, far)
+            except Exception as error:  # no memory
+                self._fail(work.step, work.attempt, error)
+                return True
+            post.waiting.popleft()
+            for destination in destinations:
+                post.packed.setdefault(destination, []).append(for_near if destination in near else for_far)
+        self._post = None
+        try:
+            for peer, parcels in post.packed.items():
+                message = Sent(work.step, work.attempt, work.partition, tuple(parcels))
+                self._endpoint.send(peer, message)
+        except TransportError as error:
+            self._fail(work.step, work.attempt, error)
+            return True
+        if work.last and self._routes.silent:
+            self._endpoint.send(CALLER, Ended(work.step, work.attempt))
+        self._mailbox.done(work)
+        if work.last:
+            self._end(work.attempt)
+        return True
+
+    def _fail(self, step: int, attempt: int, error: Exception) -> None:
+        fault = fault_of(error)
+        error.__traceback__ = None  # its frames hold the parcels
+        self._end(attempt)
+        self._drop(step)
+        self._endpoint.send(CALLER, Failed(step, attempt, fault))
+
+    def _end(self, attempt: int) -> None:
+        """The attempt is over here: nothing of it runs or is sent any more, and what its bodies were is settled."""
+        if self._post is not None and self._post.work.attempt == attempt:
+            self._post = None
+        for peer, packed in self._mailbox.end(attempt):
+            self._incoming.refuse(peer, packed)
+        for peer, tickets in self._incoming.end(attempt).items():
+            self._endpoint.send(peer, Settled(kept=tuple(tickets)))
+
+    def _settle(self) -> None:
+        for peer, tickets in self._incoming.take_released().items():
+            self._endpoint.send(peer, Settled(released=tuple(tickets)))

@@ -1,0 +1,307 @@
+"""The driver's end of the channels: sends a step's inputs, takes its outputs, and is not in between."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+
+from actors.channels.bodies import Incoming, Limits, Outgoing
+from actors.channels.endpoint import Arrived, Card, Endpoint, Event, PeerLost, wait_connected
+from actors.channels.faults import error_of
+from actors.channels.messages import Abort, Begin, Ended, Failed, Lost, Message, Packed, Sent, Settled
+from actors.channels.routes import DriverRoutes
+from actors.channels.wire import encode
+from hetero.errors import ChildDiedError, ClosedError, HeteroError, StepTimeoutError, TransportError
+from hetero.planner.plan import CALLER
+from hetero.types import SequenceValue
+
+PATIENCE_S = 0.5
+"""How long after a child has lost another the driver waits to lose it too, before it blames the way between them."""
+
+
+@dataclass(slots=True, eq=False)
+class Flight:
+    """An attempt under way. `missing`: parcels and children (as ("child", k)) that it waits for; then `over` opens.
+
+    `arrived`: parcels that came back, in memory of the caller's own.
+    """
+
+    step: int
+    attempt: int
+    missing: set[Any]
+    arrived: dict[int, list[Any]] = field(default_factory=dict)
+    error: HeteroError | None = None
+    over: threading.Lock = field(default_factory=threading.Lock)
+
+    def __post_init__(self) -> None:
+        self.over.acquire()
+
+    def end(self) -> None:
+        """Let whoever waits go on; once."""
+        if self.over.locked():
+            self.over.release()
+
+
+class DriverChannel:
+    """All children of one executor, over channels of one generation. Thread-safe.
+
+    The first child that is lost ends it: steps in flight and all later calls raise ChildDiedError.
+    """
+
+    def __init__(
+        self, generation: int, address: str, routes: DriverRoutes, *, limits: Limits | None = None
+    ) -> None:
+        """Raises: TransportError where it cannot listen on `address`."""
+        self._endpoint = Endpoint(CALLER, "driver", generation, address)
+        self.card = self._endpoint.card
+        self.generation = generation
+        self._routes = routes
+        self._outgoing = Outgoing(limits or Limits())
+        self._incoming = Incoming()
+        self._flights: dict[int, Flight] = {}
+        self._guard = threading.Lock()
+        self._launching = threading.Lock()
+        self._attempts = 0
+        self._broken: HeteroError | None = None
+        self._suspicion: tuple[float, TransportError] | None = None
+        self._late = 0
+        self._closing = False
+        self._connected = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def connect(self, cards: Sequence[Card], confirm: Callable[[], object], timeout_s: float) -> None:
+        """Connect to the children, and begin. `confirm` is called once they may connect to us; it returns when they
+        have. Raises: TransportError, and what `confirm` raises; close it then."""
+        deadline = time.monotonic() + timeout_s
+        self._endpoint.connect(cards)
+        failures: list[TransportError] = []
+        self._thread = threading.Thread(
+            target=self._loop, args=(deadline, failures), name="hetero-channels", daemon=True
+        )
+        self._thread.start()
+        confirm()
+        self._connected.wait(max(0.0, deadline - time.monotonic()) + 1)
+        if failures:
+            raise failures[0]
+
+    # -- steps ---------------------------------------------------------------------------------------------------
+    def launch(
+        self, step: int, given: Mapping[int, Sequence[Any]], graph_slot: str, timeout_s: float | None = None
+    ) -> Flight:
+        """Begin a step with the caller's parcels, which are copied; waits for credit, up to `timeout_s`.
+
+        Raises: TransportError for what is no value; ChildDiedError; StepTimeoutError.
+        """
+        encoded = {parcel: encode(values) for parcel, values in given.items()}
+        with self._launching:
+            self._check()
+            self._attempts += 1
+            attempt = self._attempts
+            missing = {*self._routes.wanted, *(("child", k) for k in self._routes.silent)}
+            flight = Flight(step, attempt, missing)
+            with self._guard:
+                self._flights[attempt] = flight
+            try:
+                parcels: dict[int, list[Packed]] = {k: [] for k in self._routes.children}
+                for parcel, content in encoded.items():
+                    if not self._outgoing.wait_allowed(attempt, content.nbytes, self._ended, timeout_s):
+                        self._check()
+                        raise StepTimeoutError("the step passed its deadline while it waited to begin")
+                    destinations = self._routes.given[parcel]
+                    near = [d for d in destinations if self._endpoint.near(d)]
+                    far = [d for d in destinations if d not in near]
+                    for_near, for_far = self._outgoing.pack(parcel, content, attempt, near, far)
+                    for destination in destinations:
+                        parcels[destination].append(for_near if destination in near else for_far)
+                for child, packed in parcels.items():
+                    self._endpoint.send(child, Begin(step, attempt, graph_slot, tuple(packed)))
+            except BaseException:
+                self.drop(flight)  # no number may be missing over there
+                raise
+            self._check()  # else a child that was lost meanwhile would be waited for
+        return flight
+
+    def get(self, flight: Flight, timeout_s: float | None) -> dict[int, list[Any]]:
+        """Wait for a step's outputs, by parcel; arrays are the caller's own. Ends the flight where it is over.
+
+        Raises: what a child raised, ChildDiedError, StepTimeoutError.
+        """
+        if not flight.over.acquire(timeout=-1 if timeout_s is None else timeout_s):
+            raise StepTimeoutError("the step passed its deadline", step=flight.step)
+        flight.over.release()
+        if flight.error is not None:
+            raise flight.error
+        with self._guard:
+            self._flights.pop(flight.attempt, None)
+        return flight.arrived
+
+    def drop(self, flight: Flight) -> None:
+        """Forget a step, whether it is over or not."""
+        with self._guard:
+            self._flights.pop(flight.attempt, None)
+        if not self._ended():
+            self._abort(flight)
+
+    @property
+    def broken(self) -> HeteroError | None:
+        """Why these channels have ended, if they have."""
+        return self._broken
+
+    def statistics(self) -> dict[str, int]:
+        """Counters of messages, of what was dropped and why, and of bytes."""
+        return {
+            **asdict(self._endpoint.counters),
+            "late": self._late,
+            "in_flight": len(self._flights),
+            **self._outgoing.statistics(),
+        }
+
+    def close(self) -> None:
+        """End the channels; steps in flight raise ClosedError. A second call does nothing."""
+        self._end(ClosedError("the channels were closed", phase="transport"))
+        self._closing = True
+        self._endpoint.wake()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join()
+        self._endpoint.close()
+        self._outgoing.close()
+
+    # -- the thread ----------------------------------------------------------------------------------------------
+    def _loop(self, deadline: float, failures: list[TransportError]) -> None:
+        try:
+            early = wait_connected(self._endpoint, deadline)
+        except TransportError as error:
+            failures.append(error)
+            return
+        finally:
+            self._connected.set()
+        try:
+            self._serve(early)
+        except Exception as error:  # else whoever waits would wait for ever
+            broken = TransportError(f"the channels failed: {type(error).__name__}: {error}")
+            broken.__cause__ = error
+            self._end(broken)
+
+    def _serve(self, early: Sequence[Event]) -> None:
+        self._handle(early)
+        while not self._closing:
+            wait_s = None
+            if self._suspicion is not None:
+                until, broken = self._suspicion
+                wait_s = until - time.monotonic()
+                if wait_s <= 0:
+                    self._suspicion, wait_s = None, None
+                    self._end(broken)
+            self._handle(self._endpoint.poll(wait_s))
+
+    def _handle(self, events: Sequence[Event]) -> None:
+        for event in events:
+            match event:
+                case Arrived(peer, message):
+                    self._take(peer, message)
+                case PeerLost(peer, reason):
+                    device = self._endpoint.peers[peer]
+                    self._end(ChildDiedError(f"child {device} died: {reason}", device=device))
+        self._settle()
+
+    def _take(self, peer: int, message: Message) -> None:
+        match message:
+            case Sent(step, attempt, _, parcels):
+                self._arrived(peer, step, attempt, parcels)
+            case Ended(step, attempt):
+                flight = self._flight(step, attempt)
+                if flight is not None:
+                    self._progress(flight, ("child", peer))
+            case Failed(step, attempt, fault):
+                flight = self._flight(step, attempt)
+                if flight is not None:
+                    self._fail(flight, error_of(fault))
+            case Settled():
+                self._outgoing.settle(peer, message)
+            case Lost(other) if other in self._endpoint.peers:
+                if self._suspicion is None:
+                    names = self._endpoint.peers
+                    error = TransportError(f"the channel between {names[peer]} and {names[other]} broke")
+                    self._suspicion = time.monotonic() + PATIENCE_S, error
+            case _:
+                self._endpoint.counters.malformed += 1
+
+    def _arrived(self, peer: int, step: int, attempt: int, parcels: Sequence[Packed]) -> None:
+        """Copy what has arrived out at once: a child must not wait for credit until somebody fetches its outputs."""
+        flight = self._flight(step, attempt)
+        for packed in parcels:
+            if flight is None:
+                self._late += 1
+                self._incoming.refuse(peer, packed)
+            elif packed.parcel in flight.missing:
+                try:
+                    values = self._incoming.open(peer, self._endpoint.process(peer), attempt, packed)
+                    flight.arrived[packed.parcel] = list(map(_own, values))
+                    del values
+                except (TransportError, MemoryError) as error:
+                    self._fail(flight, error)
+                else:
+                    self._progress(flight, packed.parcel)
+
+    def _progress(self, flight: Flight, what: Any) -> None:
+        flight.missing.discard(what)
+        if not flight.missing:
+            flight.end()
+
+    def _fail(self, flight: Flight, error: Exception) -> None:
+        """The first failure is the step's; the other children need not wait until the caller has looked."""
+        if flight.error is None:
+            flight.error = error if isinstance(error, HeteroError) else TransportError(f"no memory: {error}")
+            self._abort(flight)
+            flight.end()
+
+    def _flight(self, step: int, attempt: int) -> Flight | None:
+        flight = self._flights.get(attempt)
+        return flight if flight is not None and flight.step == step else None
+
+    # -- ends ----------------------------------------------------------------------------------------------------
+    def _abort(self, flight: Flight) -> None:
+        for child in self._routes.children:
+            self._endpoint.send(child, Abort(flight.step, flight.attempt))
+
+    def _settle(self) -> None:
+        for peer, tickets in self._incoming.take_released().items():
+            self._endpoint.send(peer, Settled(released=tuple(tickets)))
+
+    def _ended(self) -> bool:
+        return self._broken is not None
+
+    def _check(self) -> None:
+        broken = self._broken
+        if broken is not None:
+            raise _again(broken)
+
+    def _end(self, error: HeteroError) -> None:
+        """Nothing more comes over these channels."""
+        if self._broken is not None:
+            return
+        self._broken = error
+        with self._guard:
+            flights = list(self._flights.values())
+        for flight in flights:
+            if flight.error is None and flight.missing:
+                flight.error = _again(error)
+                flight.end()
+        self._outgoing.notify()
+
+
+def _again(error: HeteroError) -> HeteroError:
+    """The same error for another step: each raises one of its own, which may be given a step and a traceback."""
+    return type(error)(error.message, device=error.device, phase=error.phase)
+
+
+def _own(value: Any) -> Any:
+    """The value, in memory of the caller's own."""
+    if isinstance(value, np.ndarray):
+        return value.copy(order="K")
+    return value.mapped(_own) if isinstance(value, SequenceValue) else value

@@ -1,0 +1,176 @@
+"""Which road a step takes: object references, which always work, or channels once the plan is steady."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import ray
+import ray.exceptions as rex
+
+from actors.channels.driver import DriverChannel, Flight
+from actors.channels.routes import driver_routes
+from hetero.errors import ChildDiedError, HeteroError, TransportError
+from hetero.planner.plan import Plan
+
+Transport = Literal["auto", "objects", "channels"]
+STEADY_STEPS = 2
+"""Steps that have to end well before "auto" opens channels."""
+OPEN_S = 10.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ChannelFlight:
+    """A step that goes over channels, and the numbers of the parcels that come back."""
+
+    channel: DriverChannel
+    flight: Flight
+    sends_back: tuple[int, ...]
+
+    @property
+    def broken(self) -> bool:
+        """Whether the channels have ended before it."""
+        return self.channel.broken is not None
+
+    def get(self, timeout_s: float | None) -> list[list[Any]]:
+        """The contents of its parcels, in order. Raises: as DriverChannel.get."""
+        arrived = self.channel.get(self.flight, timeout_s)
+        return [arrived[k] for k in self.sends_back]
+
+    def drop(self) -> None:
+        """Forget it, whether it is over or not."""
+        self.channel.drop(self.flight)
+
+
+class Roads:
+    """The channels of one executor's children, if it has any. The pool calls it from any thread.
+
+    `transport`: "channels" opens them when told to and raises where that fails; "auto" opens them by itself after
+    STEADY_STEPS good steps, and goes back to objects for good where it cannot, or where they break while all live.
+    """
+
+    def __init__(self, transport: Transport) -> None:
+        self.transport = transport
+        self.generation = 0
+        self._channel: DriverChannel | None = None
+        self._actors: Callable[[], Mapping[int, Any]] = dict
+        self._plan: Plan | None = None
+        self._steady = 0
+        self._reason: str | None = None if transport != "objects" else "asked for"
+
+    def start(self, plan: Plan, actors: Callable[[], Mapping[int, Any]]) -> None:
+        """The children are prepared. `actors`: the actor of each child, as it is when channels are opened.
+
+        Raises: TransportError where channels were asked for and cannot be had.
+        """
+        self._plan, self._actors = plan, actors
+        if self.transport == "channels":
+            self.open()
+
+    def open(self) -> None:
+        """Open channels of a new generation between the present actors, in place of those that there were.
+
+        Call it again after children were replaced. Raises: TransportError where a channel cannot be had.
+        """
+        assert self._plan is not None, "channels are opened once the children are prepared"
+        self._let_go()
+        self.generation += 1
+        routes = driver_routes(self._plan)
+        actors = {k: actor for k, actor in self._actors().items() if k in routes.children}
+        channel = DriverChannel(self.generation, node_address(), routes)
+        deadline = time.monotonic() + OPEN_S
+        try:
+            cards = _answers([a.open_channels.remote(self.generation) for a in actors.values()], deadline)
+            everyone = [*cards, channel.card]
+
+            def confirm() -> None:
+                left = max(0.1, deadline - time.monotonic())
+                _answers([a.connect_channels.remote(everyone, left) for a in actors.values()], deadline)
+
+            channel.connect(cards, confirm, max(0.1, deadline - time.monotonic()))
+        except BaseException:
+            channel.close()
+            raise
+        self._channel = channel
+
+    # -- steps ---------------------------------------------------------------------------------------------------
+    def launch(
+        self,
+        step: int,
+        given: Mapping[int, Sequence[Any]],
+        sends_back: Sequence[int],
+        graph_slot: str,
+        timeout_s: float | None,
+    ) -> ChannelFlight | None:
+        """Begin a step over channels; None: it goes over objects. Raises: as DriverChannel.launch."""
+        channel = self._choice()
+        if channel is None:
+            return None
+        flight = channel.launch(step, given, graph_slot, timeout_s)
+        return ChannelFlight(channel, flight, tuple(sends_back))
+
+    def succeeded(self) -> None:
+        """A step over objects has ended well."""
+        self._steady += 1
+
+    def _choice(self) -> DriverChannel | None:
+        channel = self._channel
+        if channel is not None:
+            broken = channel.broken
+            if broken is None or self.transport == "channels" or isinstance(broken, ChildDiedError):
+                return channel
+            self._fall_back(broken)
+        elif self._reason is None and self._steady >= STEADY_STEPS:
+            try:
+                self.open()
+            except (HeteroError, rex.RayError) as error:
+                if self.transport == "channels":
+                    raise
+                self._fall_back(error)
+        return self._channel
+
+    def pause(self) -> bool:
+        """Children are being brought back: steps go over objects until some have ended well, and then over channels
+        of a new generation. Whether there were channels."""
+        had = self._channel is not None
+        self._let_go()
+        self._steady = 0
+        return had
+
+    # -- looking and ending --------------------------------------------------------------------------------------
+    def statistics(self) -> dict[str, Any]:
+        """The road, and why it is the one; the driver's counters."""
+        channel = self._channel
+        if channel is None:
+            return {"road": "objects", "reason": self._reason or "not steady yet"}
+        return {"road": "channels", "generation": self.generation, **channel.statistics()}
+
+    def close(self) -> None:
+        """Close the channels. A second call does nothing."""
+        self._reason = "closed"
+        self._let_go()
+
+    def _fall_back(self, error: Exception) -> None:
+        self._reason = f"channels failed: {error}"
+        self._let_go()
+
+    def _let_go(self) -> None:
+        channel, self._channel = self._channel, None
+        if channel is not None:
+            channel.close()
+
+
+def node_address() -> str:
+    """The address under which Ray knows this machine."""
+    known: Any = ray.util
+    return str(known.get_node_ip_address())
+
+
+def _answers(calls: Sequence[Any], deadline: float) -> list[Any]:
+    """Raises: TransportError where one does not come in time; what the actors raise."""
+    try:
+        return list(ray.get(list(calls), timeout=max(0.1, deadline - time.monotonic())))
+    except rex.GetTimeoutError as cause:
+        raise TransportError(f"no channels within {OPEN_S:g} s", phase="prepare") from cause

@@ -1,0 +1,255 @@
+"""Parcels on a channel: every value comes back as it was; what nobody encoded is refused and never touches memory."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import hypothesis.strategies as st
+import msgpack
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+from actors.channels.bodies import Incoming, Limits, Outgoing
+from actors.channels.messages import (
+    Abort,
+    Begin,
+    Block,
+    Ended,
+    Failed,
+    Lost,
+    Message,
+    Packed,
+    Sent,
+    Settled,
+    read,
+    write,
+)
+from actors.channels.wire import MAX_DEPTH, decode, encode
+from hetero.errors import TransportError
+from hetero.runtime.state import Resident
+from hetero.types import MapValue, SequenceValue
+from tests.actors.test_parcels import DTYPES, array_of, assert_same, dtype_named
+
+
+def crossed(values: list[Any], *, small: bool = False) -> list[Any]:
+    """The values after a message, with the body in the header or in a frame."""
+    encoded = encode(values)
+    if small:
+        body: Any = encoded.joined()
+    else:
+        body = np.zeros(encoded.nbytes, np.uint8)
+        encoded.fill(body)
+    frames = [
+        bytes(f) for f in write(Sent(3, 4, 5, (Packed(6, encoded.specs, len(body), 0, None, body),)), 7)
+    ]
+    generation, message = read(frames)
+    assert isinstance(message, Sent)
+    assert (generation, message.step, message.attempt, message.partition) == (7, 3, 4, 5)
+    (parcel,) = message.parcels
+    return decode(parcel.specs, parcel.body)
+
+
+def a_bit_of_everything() -> list[Any]:
+    return [
+        None,
+        np.arange(6, dtype=np.int64).reshape(2, 3),
+        np.array(2.5, np.float32),
+        np.zeros((0, 3), np.float64),
+        np.array([["a", "ü\ud800"], ["", "b"]], dtype=object),
+        SequenceValue([np.ones(2, np.float32), np.zeros((1, 2), np.float32)], np.float32),
+        SequenceValue([], np.int8),
+        SequenceValue([], None),
+        MapValue({1: 0.5, 2: -1.0}, np.float32),
+        MapValue({"x": 1, "y": 2**63}, np.uint64),
+        SequenceValue([MapValue({"k": 1.0}, np.float32)]),
+        Resident((2, 3)),
+    ]
+
+
+@pytest.mark.parametrize("small", [True, False])
+@pytest.mark.parametrize("name", DTYPES)
+def test_arrays_of_every_dtype_and_layout_come_back_to_the_bit(name: str, small: bool) -> None:
+    base = array_of(dtype_named(name), (4, 6))
+    layouts = [base, base.T, np.asfortranarray(base), base[::2, 1::2], base[:, ::-1], base[0], base[:0]]
+    for got, want in zip(crossed(layouts, small=small), layouts, strict=True):
+        assert_same(got, np.ascontiguousarray(want) if want.ndim == 1 else want)
+        assert not got.flags.writeable
+    assert crossed([base.T], small=small)[0].flags.f_contiguous
+
+
+@pytest.mark.parametrize("small", [True, False])
+def test_everything_else_comes_back_as_it_was(small: bool) -> None:
+    values = a_bit_of_everything()
+    got = crossed(values, small=small)
+    assert_same(SequenceValue(got[:4]), SequenceValue(values[:4]))
+    assert got[4].tolist() == values[4].tolist()
+    for a, b in zip(got[5:-1], values[5:-1], strict=True):
+        assert_same(a, b)
+    assert got[-1] == values[-1]
+
+
+def test_an_array_that_stands_twice_in_a_parcel_travels_once() -> None:
+    x = np.ones(1000, np.float32)
+    assert encode([x, SequenceValue([x, x])]).nbytes == x.nbytes
+
+
+def test_numbers_in_another_byte_order_arrive_in_ours() -> None:
+    (got,) = crossed([np.arange(3, dtype=">i4")])
+    assert got.dtype == np.int32
+    assert got.tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        object(),
+        {"a": 1},
+        np.array(["2020-01-01"], "datetime64[D]"),
+        np.array([{}], object),
+        MapValue({1: 2**70}, np.int64),
+        MapValue({1: [2]}, np.int64),
+    ],
+    ids=repr,
+)
+def test_what_is_no_value_is_refused_where_it_leaves(value: Any) -> None:
+    with pytest.raises(TransportError):
+        encode([value])
+
+
+def test_sequences_that_are_nested_without_end_are_refused_at_both_ends() -> None:
+    value: Any = np.ones(1, np.float32)
+    specs: Any = None
+    for _ in range(MAX_DEPTH + 1):
+        value, specs = SequenceValue([value]), [2, None, [specs]]
+    with pytest.raises(TransportError, match="nested"):
+        encode([value])
+    with pytest.raises(TransportError, match="malformed"):
+        decode([specs], None)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        [0, "float32", [4], 0, 0],  # 16 bytes of 8
+        [0, "float32", [1], 64, 0],
+        [0, "float32", [1], -64, 0],
+        [0, "float32", [1], 4, 0],  # not aligned
+        [0, "float32", [1], 0.0, 0],
+        [0, "float32", [-1], 0, 0],
+        [0, "float32", [True], 0, 0],
+        [0, "float32", [0, 2**60, 2**60], 0, 0],
+        [0, "float32", [1] * 99, 0, 0],
+        [0, "object", [1], 0, 0],
+        [0, "no_such", [1], 0, 0],
+        [0, ["float32"], [1], 0, 0],
+        [1, [2], ["a"]],
+        [1, [1], [None]],
+        [1, [1], [["a"]]],
+        [2, "no_such", []],
+        [2, None, [[9]]],
+        [3, "float32", [1], []],
+        [3, "float32", [None], [1.0]],
+        [3, "float32", [1], [None]],
+        [4, [-1]],
+        [9, []],
+        {"a": 1},
+        "text",
+        7,
+    ],
+    ids=repr,
+)
+def test_a_description_that_does_not_fit_its_body_is_refused(spec: Any) -> None:
+    with pytest.raises(TransportError, match="malformed"):
+        decode([spec], np.zeros(8, np.uint8))
+
+
+MESSAGES: list[Message] = [
+    Begin(1, 2, "primary", (Packed(0, [None]), Packed(1, [[4, [2]]], 9, 3, Block(5, "hetero-x")))),
+    Sent(1, 2, 3, (Packed(1, [[0, "uint8", [2], 0, 0]], 2, 0, None, b"ab"),)),
+    Sent(1, 2, 3, (Packed(1, [[0, "uint8", [2], 0, 0]], 2, 8, None, np.zeros(2, np.uint8)),)),
+    Ended(1, 2),
+    Failed(1, 2, ("KernelError", "no", None, "Op", None, None, "cpu", "run", "Traceback")),
+    Abort(1, 2),
+    Settled((1, 2), (3,)),
+    Lost(-1),
+]
+
+
+@pytest.mark.parametrize("message", MESSAGES, ids=lambda m: type(m).__name__)
+def test_every_message_comes_back_with_its_generation(message: Message) -> None:
+    generation, got = read(write(message, 5))
+    assert generation == 5
+    assert write(got, 5)[0] == write(message, 5)[0]
+
+
+@pytest.mark.parametrize(
+    "frames",
+    [
+        [],
+        [b""],
+        [b"\xc1"],
+        [msgpack.packb({"a": 1})],
+        [msgpack.packb([1, 1])],
+        [msgpack.packb([2, 1, 2, 3, 4])],  # another version
+        [msgpack.packb([1, 1, 99, 3, 4])],
+        [msgpack.packb([1, 1, 2, 3, -5])],
+        [msgpack.packb([1, 1, 2, 3, True])],
+        [msgpack.packb([1, "1", 2, 3, 4])],
+        [msgpack.packb([1, 1, [], 3, 4])],
+        [msgpack.packb([1, 1, 5, [0], []])],  # a ticket that is none
+        [msgpack.packb([1, 1, 1, 3, 4, 5, [[0, [], 2, 0, 1]]])],  # a frame that is not there
+        [msgpack.packb([1, 1, 1, 3, 4, 5, [[0, [], 2, 0, 1]]]), b"abc"],
+        [msgpack.packb([1, 1, 1, 3, 4, 5, [[0, [], 2, 0, None]]])],
+        [msgpack.packb([1, 1, 1, 3, 4, 5, [[0, [], 2, 0, ["fd", "name"]]]])],
+        [msgpack.packb([1, 1, 1, 3, 4, 5, [[0, [], -1, 0, None]]])],
+        [msgpack.packb([1, 1, 1, 3, 4, 5, [7]])],
+        [msgpack.packb(msgpack.ExtType(1, b"x"))],
+        [b"\xdd\xff\xff\xff\xff"],  # an array of 4 billion
+        [b"\x91" * 100_000],
+        [b"x"] * 5000,
+    ],
+    ids=lambda f: repr(f)[:40],
+)
+def test_a_malformed_message_is_one_typed_error(frames: list[bytes]) -> None:
+    with pytest.raises(TransportError, match="malformed"):
+        read(frames)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.integers(0, 2**32))
+def test_damaged_messages_are_refused_or_read_within_their_own_bytes(seed: int) -> None:
+    rng = random.Random(seed)
+    outgoing = Outgoing(Limits())
+    packed = outgoing.pack(1, encode(a_bit_of_everything()[:-1]), 1, [1], [])[0]
+    frames = [bytearray(f) for f in write(Sent(1, 1, 1, (packed,)), 1)]
+    for _ in range(rng.randint(1, 4)):
+        frame = rng.choice(frames)
+        at = rng.randrange(len(frame))
+        match rng.randrange(3):
+            case 0:
+                frame[at] = rng.randrange(256)
+            case 1:
+                del frame[at : at + rng.randint(1, 8)]
+            case 2:
+                frame[at:at] = rng.randbytes(rng.randint(1, 8))
+        if not frame:
+            frame.append(0)
+    try:
+        _, message = read([bytes(f) for f in frames])
+        if isinstance(message, Sent):
+            for parcel in message.parcels:
+                if parcel.block is None:
+                    for value in Incoming().open(0, 0, 1, parcel):
+                        if isinstance(value, np.ndarray):
+                            value.copy()
+    except TransportError:
+        pass
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.binary(max_size=200))
+def test_noise_is_refused(noise: bytes) -> None:
+    with pytest.raises(TransportError):
+        read([noise])
