@@ -29,8 +29,8 @@ class Call:
     graph_slot: str
     receives: tuple[RayParcel, ...]
     sends: tuple[RayParcel, ...] = ()
-    on_device: OnDevice | None = None
     done: Any = None
+    on_device: OnDevice | None = None
 
 
 @dataclass(slots=True, eq=False)

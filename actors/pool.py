@@ -193,7 +193,7 @@ class RayChildren(Children):
             raise TransportError(f"the plan has no child {child}", step=step)
         sends = tuple(RayParcel(step, None) for _ in range(n_sends))
         on_device = None if binding is None else binding.on_device
-        call = Call(child, partition, graph_slot, tuple(parcels), sends, on_device)
+        call = Call(child, partition, graph_slot, tuple(parcels), sends, on_device=on_device)
         issue(member, step, call)
         self._journal.record(step).calls.append(call)
         return sends
