@@ -38,6 +38,8 @@ class Member:
     generation: int = 1
     end: Future[None] | None = None
     beats: Any = None
+    heard: int = 0
+    """Beats so far."""
     facts: dict[str, Any] = field(default_factory=dict)
     counters: dict[str, Any] = field(default_factory=dict)
     runs: dict[int, Any] = field(default_factory=dict)
