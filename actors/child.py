@@ -87,9 +87,9 @@ class ChildActor:
         Raises: PlanError, ProviderError, ProgramError.
         """
         chaos.join(gates)
-        chaos.reach(f"prepare {index}")
         set_threads(threads)
         plan = Plan.from_bytes(plan_bytes.tobytes())
+        chaos.reach(f"prepare {plan.providers[index].name}")
         named = {
             name: array
             for names, wire in zip(weight_names, weights, strict=True)
