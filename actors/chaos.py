@@ -74,6 +74,9 @@ def reach(point: str, step: int | None = None) -> None:
         return
     for name in (point,) if step is None else (point, f"{point}, step {step}"):
         path = _joined / _file(name)
+        fault = path.with_suffix(".fault")
+        if fault.exists():
+            raise KernelError(f"{fault.read_text()} (scripted at {name!r})")
         if not path.exists():
             continue
         answer = b""
@@ -143,6 +146,22 @@ def gate(point: str, *, step: int | None = None) -> Gate:
     Raises: OptionError where chaos is not enabled, or there is a gate already.
     """
     return Gate(point if step is None else f"{point}, step {step}")
+
+
+@contextmanager
+def broken(point: str, error: str) -> Iterator[None]:
+    """Meanwhile every child that comes to `point` fails there with a KernelError of this text.
+
+    Raises: OptionError where chaos is not enabled.
+    """
+    if _directory is None:
+        raise OptionError("chaos is not enabled")
+    path = (_directory / _file(point)).with_suffix(".fault")
+    path.write_text(error)
+    try:
+        yield
+    finally:
+        path.unlink(missing_ok=True)
 
 
 def _file(point: str) -> str:

@@ -21,6 +21,7 @@ from actors.threads import set_threads, thread_counts
 from hetero.errors import ProgramError, TransportError
 from hetero.extensions.registry import load_modules
 from hetero.kernels import load_all
+from hetero.kernels.jit import compile_all
 from hetero.options import RuntimeOptions
 from hetero.planner.plan import Plan
 from hetero.providers.registry import create
@@ -70,8 +71,9 @@ class ChildActor:
         self._channel: ChildChannel | None = None
 
     def warm_up(self, options: RuntimeOptions) -> dict[str, Any]:
-        """Import what any child needs, and wait for `prepare`. Returns pid and node_id."""
+        """Load what any child may need, compiled kernels included, and wait for `prepare`. Returns pid and node_id."""
         load_all()
+        compile_all()
         load_modules(options.extensions)
         return {"pid": os.getpid(), "node_id": node_id()}
 
@@ -93,9 +95,9 @@ class ChildActor:
         Raises: PlanError, ProviderError, ProgramError.
         """
         chaos.join(gates)
-        chaos.reach(f"prepare {index}")
         set_threads(threads)
         plan = Plan.from_bytes(plan_bytes.tobytes())
+        chaos.reach(f"prepare {plan.providers[index].name}")
         named = {
             name: array
             for names, wire in zip(weight_names, weights, strict=True)

@@ -17,6 +17,7 @@ import ray.exceptions as rex
 from hetero.errors import HeteroError
 
 if TYPE_CHECKING:
+    from actors.members import Member
     from actors.mending import Mending
 
 LONGEST_S = 5.0
@@ -66,7 +67,7 @@ def _listen(known: weakref.ref[Mending], timeout_s: float, over: threading.Event
         try:
             with mending.lock:
                 mending.notice()
-                beating = {m: _beats(m.beats) for m in mending.members() if m.beats is not None}
+                beating = {m: _beats(m) for m in mending.members() if m.beats is not None}
                 for member, silent_s in silence.heard(beating, since).items():
                     if silent_s >= timeout_s:
                         mending.heart_stopped(member)
@@ -76,13 +77,13 @@ def _listen(known: weakref.ref[Mending], timeout_s: float, over: threading.Event
         del mending
 
 
-def _beats(stream: Any) -> int:
+def _beats(member: Member) -> int:
     """How many have come since the last time."""
-    count = 0
+    before = member.heard
     try:
-        while ray.wait([stream], timeout=0, fetch_local=False)[0]:
-            next(stream)
-            count += 1
+        while ray.wait([member.beats], timeout=0, fetch_local=False)[0]:
+            next(member.beats)
+            member.heard += 1
     except (rex.RayError, StopIteration):
-        return count  # its end is noticed elsewhere
-    return count
+        member.beats = None  # its end is noticed elsewhere
+    return member.heard - before

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import ray
 from ray.util.placement_group import PlacementGroup, remove_placement_group
@@ -30,16 +30,22 @@ _remote: Any = ray.remote  # whose types leave these options out
 _Actor = _remote(concurrency_groups=CONCURRENCY_GROUPS, max_restarts=0, max_task_retries=0)(ChildActor)
 
 
+Home: TypeAlias = tuple[PlacementGroup, int]
+"""A bundle: a placement group, and its number there."""
+
+
 @dataclass(slots=True, eq=False)
 class Member:
     """One incarnation of a child: its actor, and the call that ends when the actor does."""
 
     device: str
     actor: Any
-    bundle: int
+    home: Home
     generation: int = 1
     end: Future[None] | None = None
     beats: Any = None
+    heard: int = 0
+    """Beats so far."""
     facts: dict[str, Any] = field(default_factory=dict)
     counters: dict[str, Any] = field(default_factory=dict)
     runs: dict[int, Any] = field(default_factory=dict)
@@ -78,30 +84,32 @@ class Member:
 class Held:
     """What an executor holds of Ray, apart from the object that callers see, so that both can be let go of.
 
-    `plan` and `weights` are references that children are prepared from: Ray does not keep an actor's arguments.
+    `plans` (per child) and `weights` are references that children are prepared from: Ray does not keep an actor's
+    arguments. `homes`: the bundle of each child.
     """
 
     def __init__(self, roads: Roads) -> None:
         self.roads = roads
         self.lease: RayLease | None = None
-        self.group: PlacementGroup | None = None
+        self.groups: list[PlacementGroup] = []
+        self.homes: dict[int, Home] = {}
         self.members: dict[int, Member] = {}
         self.standbys: dict[str, list[Member]] = {}
         """Spare actors that are started, by the kind of child that they can become; ready or not."""
         self.over = threading.Event()
         self.wishes: dict[int, Wish] = {}
         self.threads: dict[int, int] = {}
-        self.plan: Any = None
+        self.plans: dict[int, Any] = {}
         self.gates = chaos.directory()
         self.weights: SharedWeights | None = None
         self._lock = threading.Lock()
 
-    def start(self, wish: Wish, bundle: int, generation: int = 1) -> Member:
-        """Start an actor in a bundle of the placement group; it is not prepared."""
-        assert self.group is not None, "a group is reserved before actors are started"
-        strategy = PlacementGroupSchedulingStrategy(self.group, placement_group_bundle_index=bundle)
+    def start(self, wish: Wish, home: Home) -> Member:
+        """Start an actor in a bundle; it is not prepared."""
+        group, bundle = home
+        strategy = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=bundle)
         actor = _Actor.options(scheduling_strategy=strategy, **wish.actor_options()).remote()
-        return Member(wish.device, actor, bundle, generation)
+        return Member(wish.device, actor, home)
 
     def prepare(self, child: int, options: RuntimeOptions) -> Any:
         """Have the actor of a child become it; returns the reference to what it says of itself."""
@@ -109,7 +117,14 @@ class Held:
         names, refs = self.weights.of(child)
         member = self.members[child]
         return member.actor.prepare.remote(
-            member.generation, self.plan, child, options, self.threads[child], self.gates, names, *refs
+            member.generation,
+            self.plans[child],
+            child,
+            options,
+            self.threads[child],
+            self.gates,
+            names,
+            *refs,
         )
 
     def devices(self) -> Mapping[str, str]:
@@ -130,7 +145,8 @@ class Held:
         finally:
             self.members.clear()
             self.standbys.clear()
-            self.weights = self.plan = None
+            self.plans.clear()
+            self.weights = None
             lease.release()
 
     def _stop_actors(self, drain_s: float, *, wait: bool) -> None:
@@ -140,9 +156,8 @@ class Held:
             ray.wait(closing, num_returns=len(closing), timeout=drain_s, fetch_local=False)
         for member in members:
             ray.kill(member.actor, no_restart=True)
-        if self.group is not None:
-            remove_placement_group(self.group)
-            self.group = None
+        while self.groups:
+            remove_placement_group(self.groups.pop())
         if (
             wait and members
         ):  # a Ray that stays: a call on a killed actor fails once the actor is known to be dead

@@ -17,11 +17,12 @@ import ray.exceptions as rex
 from actors.failures import dead_actor, how_it_went, is_death, root_cause
 from actors.heartbeats import listen, period_s
 from actors.journal import Call, Journal, StateBound, StateChanged, StepRecord, first_unfinished
-from actors.members import GONE_S, Held, Member
+from actors.members import GONE_S, Held, Home, Member
 from actors.recovery import (
     ActorLost,
     CheckpointLost,
     CheckpointSettled,
+    ChildMoved,
     ChildPrepared,
     Closed,
     DeadlinePassed,
@@ -47,6 +48,8 @@ from actors.recovery import (
     StepsReplayed,
     TakeCheckpoint,
 )
+from actors.relocation import Relocation
+from actors.resources import lacking
 from hetero.errors import ChildDiedError, ClosedError, HeteroError, StepTimeoutError
 from hetero.options import RuntimeOptions
 
@@ -54,6 +57,8 @@ log = logging.getLogger("hetero.recovery")
 
 _POLL_S = 0.1
 _ANSWER_S = 0.5
+_LOOK_S = 1.0
+"""Between two looks at what the cluster has."""
 _SETTLE_S = 3.0
 """How long a death may take to be known that so far only shows in a lost object."""
 
@@ -77,20 +82,23 @@ class Mending:
     def __init__(self, held: Held, journal: Journal, options: RuntimeOptions) -> None:
         self.lock = threading.RLock()
         self.machine: Recovery | None = None
+        self.relocation: Relocation | None = None
         self.closed = False
         self._held, self._journal, self._options = held, journal, options
         self._coming: dict[str, _Coming] = {}
         self._beat_s = period_s(options.heartbeat_timeout_s)
         self._warming: dict[Any, tuple[str, Member]] = {}
-        self._free: dict[str, list[int]] = {}
+        self._free: dict[str, list[Home]] = {}
+        self._looked_s = 0.0
         self._copies: tuple[int, dict[int, Any]] | None = None
         self._copying: list[Any] = []
         self._given_up: dict[int, GiveUp] = {}
         self._timed_out: set[int] = set()
-        self._lost: dict[str, str] = {}
+        self.lost: dict[str, str] = {}
+        """Children that are lost for good, and why."""
         self._last_cause: dict[str, str] = {}
 
-    def begin(self, spare: Mapping[str, list[int]]) -> None:
+    def begin(self, spare: Mapping[str, list[Home]]) -> None:
         """All children are prepared. `spare`: bundles for standbys, by the kind of child that they can become."""
         held, options = self._held, self._options
         for member in held.members.values():
@@ -156,7 +164,7 @@ class Mending:
         raise error.at(device=self._last_cause.get(given_up.cause), step=step)
 
     def _raise_lost(self) -> None:
-        for device, cause in self._lost.items():
+        for device, cause in self.lost.items():
             raise ChildDiedError(f"child {device} died, and cannot be started again: {cause}", device=device)
 
     # -- what has happened ---------------------------------------------------------------------------------------
@@ -320,8 +328,12 @@ class Mending:
                 self._given_up[step] = command
                 self._journal.drop(step)
             case Failover(device, cause):
+                child = self._child(device)
+                if self.relocation is not None and self.relocation.move(child, cause):
+                    kind = self._held.wishes[child].kind
+                    return self.machine.handle(ChildMoved(device, kind, time.monotonic()))
                 log.error("child %s cannot be started again: %s", device, cause)
-                self._lost[device] = cause
+                self.lost[device] = cause
                 self._coming.clear()
             case TakeCheckpoint(step):
                 self._take_checkpoint(step)
@@ -353,14 +365,29 @@ class Mending:
         if ready:
             return self._arrived(pending[ready[0]])
         late = [d for d, c in self._coming.items() if time.monotonic() > c.until_s]
-        return self._failed(late[0], "it was not ready in time") if late else ()
+        if late:
+            return self._failed(late[0], "it was not ready in time")
+        return self._despair()
+
+    def _despair(self) -> Sequence[Any]:
+        """Do not wait for room that the cluster does not have any more."""
+        now = time.monotonic()
+        if now - self._looked_s < _LOOK_S:
+            return ()
+        self._looked_s = now
+        for device, coming in self._coming.items():
+            missing = lacking([self._held.wishes[self._child(device)]])
+            if missing and coming.ready is not None:
+                return self._failed(device, f"the cluster has too little {missing} left")
+        return ()
 
     def _start(self, device: str, coming: _Coming) -> None:
         held, child = self._held, self._child(device)
-        old = held.members[child]
-        member = coming.standby or held.start(held.wishes[child], old.bundle)
+        home = held.homes[child]
+        member = coming.standby or held.start(held.wishes[child], home)
         if coming.standby is not None:
-            self._free.setdefault(held.wishes[child].kind, []).append(old.bundle)
+            self._free.setdefault(held.wishes[child].kind, []).append(home)
+            held.homes[child] = coming.standby.home
         member.device, member.generation = device, coming.generation
         held.members[child] = member
         coming.ready = held.prepare(child, self._options)
@@ -510,7 +537,7 @@ class Mending:
     def _replace_standby(self, kind: str, member: Member) -> None:
         member.kill()
         self._held.standbys[kind].remove(member)
-        self._free[kind].append(member.bundle)
+        self._free[kind].append(member.home)
         self._start_standby(kind)
 
     # -- helpers -------------------------------------------------------------------------------------------------
@@ -521,7 +548,7 @@ class Mending:
         """What recovery has done, and which children it could not bring back."""
         if self.machine is None:
             return {}
-        return {**asdict(self.machine.counts), "lost": dict(self._lost), "journal": len(self._journal)}
+        return {**asdict(self.machine.counts), "lost": dict(self.lost), "journal": len(self._journal)}
 
 
 def issue(member: Member, step: int, call: Call) -> None:

@@ -22,6 +22,7 @@ from actors.journal import Call, Journal, RayParcel, StateBound, StateChanged
 from actors.members import GONE_S, Held, Member
 from actors.mending import Mending, issue
 from actors.parcels import pack, unpack
+from actors.relocation import Relocate, Relocation
 from actors.resources import RayOptions, Wish, reserve, wish
 from actors.roads import ChannelFlight, Roads, Transport
 from actors.weights import share_weights
@@ -91,7 +92,7 @@ class RayChildren(Children):
         finalizer.atexit = False  # leaving Ray, which happens at exit, ends actors and placement groups too
 
     # -- starting ------------------------------------------------------------------------------------------------
-    def start(self, plan: Plan, weights: Mapping[str, HostArray]) -> None:
+    def start(self, plan: Plan, weights: Mapping[str, HostArray], relocate: Relocate | None = None) -> None:
         """As Children says.
 
         Raises: TransportError where Ray cannot be started, has no room for all children, or takes longer than
@@ -99,6 +100,7 @@ class RayChildren(Children):
         """
         options = self._ray_options
         held = self._held
+        self._mending.relocation = Relocation(held, self._options, options, relocate)
         held.lease = ensure_ray(store_bytes=options.store_bytes, log_to_driver=options.log_to_driver)
         try:
             self._bring_up(plan, weights, held.lease.ours)
@@ -120,18 +122,20 @@ class RayChildren(Children):
         kinds = {w.kind: w for w in wishes.values()}
         spare = {kind: self._ray_options.standbys * [w] for kind, w in kinds.items()}
         wanted = [*wishes.values(), *(w for each in spare.values() for w in each)]
-        held.group = reserve(wanted, self._ray_options, deadline - time.monotonic(), ours=ours)
+        group = reserve(wanted, self._ray_options, deadline - time.monotonic(), ours=ours)
+        held.groups.append(group)
         held.wishes = wishes
         held.threads = {k: self._threads(k, wishes, ours) for k in indices}
         for bundle, k in enumerate(indices):
-            held.members[k] = held.start(wishes[k], bundle)
-        held.plan = ray.put(np.frombuffer(plan.to_bytes(), np.uint8))
+            held.homes[k] = (group, bundle)
+            held.members[k] = held.start(wishes[k], held.homes[k])
+        held.plans = dict.fromkeys(indices, ray.put(np.frombuffer(plan.to_bytes(), np.uint8)))
         held.weights = share_weights({k: plan.weights[k] for k in indices}, weights, ray.put)
         preparing = {k: held.prepare(k, self._options) for k in indices}
         for k, facts in self._await_ready(preparing, deadline).items():
             held.members[k].watch(facts)
         if self._options.recover:
-            free = iter(range(len(indices), len(wanted)))
+            free = ((group, bundle) for bundle in range(len(indices), len(wanted)))
             self._mending.begin({kind: [next(free) for _ in each] for kind, each in spare.items()})
         held.roads.start(plan, lambda: {k: m.actor for k, m in held.members.items()})
 
@@ -366,7 +370,8 @@ class RayChildren(Children):
     def alive(self) -> dict[str, bool]:
         """Which children live, by provider name; does not wait, and does not disturb them."""
         members = self._held.members.values()
-        return {m.device: not m.ended() and m.device not in self._dead for m in members}
+        gone = {*self._dead, *self._mending.lost}
+        return {m.device: not m.ended() and m.device not in gone for m in members}
 
     def _check(self, *, open_only: bool = False) -> None:
         lease = self._held.lease
@@ -386,7 +391,7 @@ class RayChildren(Children):
     def _failure(self, error: BaseException) -> Exception:
         """The error to raise; remembers a death, and makes sure of it."""
         failure = translated(error, self._held.devices())
-        if is_death(error):
+        if is_death(error) and not self._options.recover:
             actor_id = dead_actor(error)
             dead = [m for m in self._held.members.values() if m.actor_id == actor_id]
             dead = dead or [m for m in self._held.members.values() if m.ended()]
@@ -427,13 +432,10 @@ class RayChildren(Children):
 
     def _facts(self, member: Member, *, answered: bool) -> dict[str, Any]:
         died = self._dead.get(member.device)
-        out = {
-            "alive": died is None,
-            "answered": answered and died is None,
-            **member.facts,
-            **member.counters,
-        }
-        return out if died is None else {**out, "error": died.message}
+        why = self._mending.lost.get(member.device) if died is None else died.message
+        alive = why is None and not member.ended()
+        out = {"alive": alive, "answered": answered and alive, **member.facts, **member.counters}
+        return out if why is None else {**out, "error": why}
 
     def recovery(self) -> dict[str, Any]:
         return self._mending.statistics()

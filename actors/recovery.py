@@ -70,6 +70,15 @@ class RestartFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class ChildMoved:
+    """There is room elsewhere for a child that could not be brought back; it is of this kind now."""
+
+    child: str
+    kind: str
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class StepsReplayed:
     """What `Replay` named was given to the children again."""
 
@@ -133,9 +142,9 @@ class Closed:
 
 
 Event: TypeAlias = (
-    ActorLost | HeartbeatMissed | DeadlinePassed | ChildPrepared | RestartFailed | StepsReplayed | StepLaunched
-    | StepFinished | StepDropped | StateBegan | StateEnded | CheckpointSettled | CheckpointLost | StandbyReady
-    | StandbyLost | Closed
+    ActorLost | HeartbeatMissed | DeadlinePassed | ChildPrepared | RestartFailed | ChildMoved | StepsReplayed
+    | StepLaunched | StepFinished | StepDropped | StateBegan | StateEnded | CheckpointSettled | CheckpointLost
+    | StandbyReady | StandbyLost | Closed
 )  # fmt: skip
 
 
@@ -226,6 +235,7 @@ NEXT: dict[tuple[State, type[Any]], State] = {
     ("starting", ActorLost): "starting",
     ("starting", RestartFailed): "starting",
     ("starting", Failover): "lost",
+    ("lost", ChildMoved): "starting",
     ("prepared", ActorLost): "starting",
     ("prepared", HeartbeatMissed): "starting",
     ("prepared", DeadlinePassed): "starting",
@@ -331,6 +341,11 @@ class Recovery:
                     Fence(event.child, event.generation),
                     *self._restart(event.child, event.at_s, event.cause),
                 ]
+            case ChildMoved():
+                self._move(event.child, event)
+                child = self._by_name[event.child]
+                child.kind, child.failures = event.kind, 0
+                return self._start(event.child, event.at_s)
             case StepsReplayed():
                 return self._replayed(event)
             case StepLaunched():

@@ -113,8 +113,8 @@ def reserve(wishes: Sequence[Wish], options: RayOptions, timeout_s: float, *, ou
 
     Raises: TransportError listing what was wanted and what there is.
     """
-    if ours and (lacking := _lacking(wishes)):  # nobody will add a node to this one
-        raise TransportError(f"the local Ray has no room for {lacking}: {_compared(wishes)}", phase="prepare")
+    if ours and (missing := lacking(wishes)):  # nobody will add a node to this one
+        raise TransportError(f"the local Ray has no room for {missing}: {_compared(wishes)}", phase="prepare")
     labels = [dict(w.labels) for w in wishes]
     try:
         group: PlacementGroup = placement_group(
@@ -139,8 +139,8 @@ def reserve(wishes: Sequence[Wish], options: RayOptions, timeout_s: float, *, ou
     return group
 
 
-def _lacking(wishes: Sequence[Wish]) -> str:
-    """The resources of which the whole cluster has too little."""
+def lacking(wishes: Sequence[Wish]) -> str:
+    """The resources of which the whole cluster has too little, whoever uses them."""
     total: dict[str, float] = {}
     for one in wishes:
         for name, amount in one.bundle.items():

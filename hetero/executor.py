@@ -24,6 +24,7 @@ from hetero.bound_state import BoundState
 from hetero.device_buffer import DeviceBuffer
 from hetero.errors import ClosedError, HeteroError, InputError, OptionError, StateError
 from hetero.extensions.registry import home_modules, load_modules
+from hetero.failover import Failover
 from hetero.feeds import Feeds
 from hetero.futures import Batches, Results, StepFuture, in_event_loop
 from hetero.model import Model, load_model
@@ -111,7 +112,9 @@ class HeterogeneousExecutor:
         chosen = resolve(providers)
         try:
             loaded = load_model(model)
-            self.plan: Plan = plan_model(loaded, chosen, strict=strict)
+            planned = plan_model(loaded, chosen, strict=strict)
+            recovers = children == "ray" and self.options.recover
+            self._failover = Failover(loaded if recovers else None, planned)
             self._feeds = Feeds(self.plan.inputs, loaded.optional_inputs, _obligations(loaded, self.plan))
             self._routes = Routes(self.plan)
         except BaseException:
@@ -133,6 +136,11 @@ class HeterogeneousExecutor:
         self._inline = children == "inline"
         self._children = self._start(chosen, transport, dict(ray_options or {}))
 
+    @property
+    def plan(self) -> Plan:
+        """Which child runs what, at the moment: where a provider is lost, its partitions go elsewhere."""
+        return self._failover.plan
+
     def _start(
         self, providers: tuple[Provider, ...], transport: Transport, ray_options: dict[str, Any]
     ) -> Children:
@@ -147,7 +155,7 @@ class HeterogeneousExecutor:
             named = ",".join(dict.fromkeys([*filter(None, self.options.extensions.split(",")), *used]))
             with_extensions = replace(self.options, extensions=named)
             children = start_children(self.plan.providers, with_extensions, transport, **ray_options)
-        children.start(self.plan, self._weights)
+        children.start(self.plan, self._weights, self._failover)
         return children
 
     # -- running -------------------------------------------------------------------------------------------------
@@ -433,7 +441,7 @@ class HeterogeneousExecutor:
     # -- looking -------------------------------------------------------------------------------------------------
     def stats(self) -> dict[str, Any]:
         """Nested counters: steps, plan (partitions, transfers), children (by provider name), recovery (empty where
-        there is none)."""
+        there is none), degraded (provider that is lost -> the one that has its partitions)."""
         self._check_open()
         with self._counting:
             counters = dict(self._counters)
@@ -447,6 +455,7 @@ class HeterogeneousExecutor:
             "transport": self._children.transport(),
             "children": self._children.stats(),
             "recovery": self._children.recovery(),
+            "degraded": dict(self._failover.degraded),
         }
 
     def write_trace(self, path: str | PathLike[str]) -> Path:

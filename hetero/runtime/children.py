@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeAlias
 
@@ -31,8 +31,16 @@ class Children(ABC):
     """
 
     @abstractmethod
-    def start(self, plan: Plan, weights: Mapping[str, HostArray]) -> None:
-        """Bring up a child per provider that has partitions, and prepare it. All or nothing."""
+    def start(
+        self,
+        plan: Plan,
+        weights: Mapping[str, HostArray],
+        relocate: Callable[[int, str], Plan] | None = None,
+    ) -> None:
+        """Bring up a child per provider that has partitions, and prepare it. All or nothing.
+
+        `relocate` (child, cause) is asked for the same plan with a child's partitions on another provider, where it is
+        lost for good; it raises where there is none."""
 
     def launching(self, step: int) -> AbstractContextManager[object]:
         """Around `put` and `call` of one step, whose calls are made together: those of another come before or after."""
@@ -118,7 +126,12 @@ class InlineChildren(Children):
         self._options = options
         self._children: dict[int, ChildExecutor] = {}
 
-    def start(self, plan: Plan, weights: Mapping[str, HostArray]) -> None:
+    def start(
+        self,
+        plan: Plan,
+        weights: Mapping[str, HostArray],
+        relocate: Callable[[int, str], Plan] | None = None,
+    ) -> None:
         try:
             for index in sorted({p.child for p in plan.partitions}):
                 child = ChildExecutor(self._providers[index], self._options)

@@ -7,6 +7,7 @@ import pytest
 from actors.recovery import (
     ActorLost,
     CheckpointSettled,
+    ChildMoved,
     ChildPrepared,
     Closed,
     DeadlinePassed,
@@ -85,6 +86,17 @@ def test_a_restart_that_fails_is_tried_again_later_and_then_given_up() -> None:
         Failover("cpu", "no room"),
     ]
     assert recovery.lost == ["cpu"]
+
+
+def test_a_child_that_moves_elsewhere_starts_there_and_everything_is_replayed() -> None:
+    recovery = machine(max_restarts=1)
+    recovery.handle(StandbyReady("host"))
+    recovery.handle(StepLaunched(1))
+    recovery.handle(ActorLost("cuda:1", 1, 0.0))
+    assert recovery.handle(RestartFailed("cuda:1", 2, 1.0))[1:] == [Failover("cuda:1", "")]
+    assert recovery.handle(ChildMoved("cuda:1", "host", 2.0)) == [Promote("cuda:1", 3, "host")]
+    assert recovery.handle(ChildPrepared("cuda:1", 3)) == [Replay(1, (), (1,))]
+    assert recovery.lost == []
 
 
 def test_a_step_that_takes_children_with_it_every_time_is_given_up() -> None:

@@ -13,6 +13,7 @@ from actors.recovery import (
     ActorLost,
     CheckpointLost,
     CheckpointSettled,
+    ChildMoved,
     ChildPrepared,
     Closed,
     Command,
@@ -196,6 +197,12 @@ class World(RuleBasedStateMachine):
         if generation is not None and not self.closed and self.recovery.state(child) == "starting":
             self.failures[child] += 1
             self.tell(RestartFailed(child, generation, 0.0))
+
+    @rule(child=a_child)
+    def move(self, child: str) -> None:
+        if not self.closed and self.recovery.state(child) == "lost":
+            self.failures[child] = 0
+            self.tell(ChildMoved(child, "host", 0.0))
 
     @precondition(lambda self: self.to_replay is not None)
     @rule()

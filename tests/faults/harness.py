@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -35,6 +36,12 @@ SPLIT: list[Any] = [("sim:0", {"except_ops": ["Softmax", "Max"]}), "cpu"]
 
 def bits(outputs: Mapping[str, Any]) -> dict[str, bytes]:
     return {name: value.tobytes() for name, value in outputs.items()}
+
+
+def until(reached: Callable[[], bool], limit_s: float = 40.0) -> None:
+    deadline = time.monotonic() + limit_s
+    while not reached():
+        assert time.monotonic() < deadline
 
 
 class Beside:

@@ -71,7 +71,7 @@ def test_without_checkpoints_all_steps_since_the_beginning_are_replayed() -> Non
         chaos.kill("sim:0", both.ex)
         both.step(1)
         assert same_state(both)
-        assert both.recovery()["replayed_steps"] == 7, "the eighth had not begun when the death was noticed"
+        assert both.recovery()["replayed_steps"] in (7, 8), "the eighth may have begun before it was noticed"
 
 
 def test_what_was_done_to_the_state_between_steps_is_done_again(decoder: Beside) -> None:

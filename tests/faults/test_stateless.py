@@ -88,7 +88,7 @@ def test_a_child_killed_again_while_its_step_is_replayed_is_not_noticed(chain: B
 
 
 def test_a_child_killed_while_it_is_started_again_is_not_noticed(chain: Beside) -> None:
-    with chaos.gate("prepare 0") as gate:
+    with chaos.gate("prepare sim:0") as gate:
         chaos.kill("sim:0", chain.ex)
         future, want = chain.submit()
         os.kill(gate.wait_reached()["pid"], signal.SIGKILL)
