@@ -56,7 +56,7 @@ class ChildChannel:
         self._routes, self._run, self._drop, self._threads = routes, run, drop, threads
         self._mailbox = Mailbox(routes.tasks)
         self._outgoing = Outgoing(limits or Limits())
-        self._incoming = Incoming()
+        self._incoming = Incoming(limits)
         self._post: _Post | None = None
         self._arrivals = dict.fromkeys(Arrival, 0)
         self._closing = False
@@ -142,9 +142,10 @@ class ChildChannel:
     def _take(self, peer: int, message: Message) -> None:
         match message:
             case Begin(step, attempt, graph_slot, parcels) if peer == CALLER:
-                self._arrivals[self._mailbox.begin(attempt, step, graph_slot)] += 1
+                self._mailbox.begin(attempt, step, graph_slot)
                 self._deliver(peer, attempt, parcels)
-            case Sent(_, attempt, _, parcels):
+            case Sent(step, attempt, graph_slot, _, parcels):
+                self._mailbox.begin(attempt, step, graph_slot)
                 self._deliver(peer, attempt, parcels)
             case Abort(step, attempt) if peer == CALLER:
                 self._end(attempt)
@@ -202,7 +203,7 @@ class ChildChannel:
         self._post = None
         try:
             for peer, parcels in post.packed.items():
-                message = Sent(work.step, work.attempt, work.partition, tuple(parcels))
+                message = Sent(work.step, work.attempt, work.graph_slot, work.partition, tuple(parcels))
                 self._endpoint.send(peer, message)
         except TransportError as error:
             self._fail(work.step, work.attempt, error)

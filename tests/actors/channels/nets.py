@@ -36,7 +36,7 @@ class Net:
         self.end = len(homes)
         self.dropped: list[tuple[int, int]] = []
         children = sorted(set(homes))
-        routes = DriverRoutes(tuple(children), {0: (homes[0],)}, (self.end,), tuple(silent))
+        routes = DriverRoutes(tuple(children), (homes[0],), {0: (homes[0],)}, (self.end,), tuple(silent))
         self.driver = DriverChannel(generation, LOCAL, routes, limits=limits)
         self.children: list[ChildChannel] = []
         for child in children:

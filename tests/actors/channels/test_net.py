@@ -348,7 +348,7 @@ def test_a_channel_cannot_be_had_where_a_peer_is_silent() -> None:
         child.connect([other.card], 0.2)
     child.close()
     other.close()
-    channel = DriverChannel(1, LOCAL, driver_module.DriverRoutes((0,), {}, (), ()))
+    channel = DriverChannel(1, LOCAL, driver_module.DriverRoutes((0,), (0,), {}, (), ()))
     with pytest.raises(TransportError, match="sim:0"):
         channel.connect([child.card], lambda: None, 5)
     channel.close()
