@@ -83,6 +83,14 @@ class Roads:
             raise
         self._channel = channel
 
+    def fall_back(self, reason: str) -> None:
+        """Close the channels: steps go over objects from now on, until `open` is called.
+
+        Steps in flight over them raise ClosedError where they have not ended.
+        """
+        self._reason = reason
+        self._let_go()
+
     # -- steps ---------------------------------------------------------------------------------------------------
     def launch(
         self,
@@ -123,12 +131,12 @@ class Roads:
             broken = channel.broken
             if broken is None or self.transport == "channels" or isinstance(broken, ChildDiedError):
                 return channel
-            self._fall_back(broken)
+            self.fall_back(f"channels failed: {broken}")
         elif self._reason is None and self._steady >= STEADY_STEPS and self.transport == "auto":
             try:
                 self.open()
             except (HeteroError, rex.RayError) as error:
-                self._fall_back(error)
+                self.fall_back(f"channels failed: {error}")
         return self._channel
 
     # -- looking and ending --------------------------------------------------------------------------------------
@@ -142,10 +150,6 @@ class Roads:
     def close(self) -> None:
         """Close the channels. A second call does nothing."""
         self._reason = "closed"
-        self._let_go()
-
-    def _fall_back(self, error: Exception) -> None:
-        self._reason = f"channels failed: {error}"
         self._let_go()
 
     def _let_go(self) -> None:

@@ -28,8 +28,8 @@ class DriverRoutes:
     """The driver's part.
 
     `begins`: children that it begins a step with, since they get something from the caller or wait for nothing; the
-    others begin with the first parcel of a child. `given`: parcels of the caller with the children they go to. `wanted`:
-    parcels that come back. `silent`: children that tell when they are through.
+    others begin with the first parcel of a child. `given`: parcels of the caller with the children they go to.
+    `wanted`: parcels that come back. `silent`: children that tell when they are through.
     """
 
     children: tuple[int, ...]
