@@ -15,6 +15,7 @@ from hetero.errors import TransportError
 VERSION = 1
 MAX_HEADER_BYTES = 64 << 20
 MAX_FRAMES = 1 << 12
+MAX_FRAME_BYTES = 4 << 30
 MAX_NUMBER = 1 << 62
 _MAX_NAME = 255
 
@@ -202,6 +203,10 @@ def _write_parcel(packed: Packed, frames: list[Any]) -> list[Any]:
     if packed.block is not None:
         where = [packed.block.descriptor, packed.block.name]
     elif where is not None and not isinstance(where, bytes):
+        if packed.nbytes > MAX_FRAME_BYTES:
+            raise TransportError(
+                f"a parcel of {packed.nbytes} bytes is too large for a message to another machine"
+            )
         frames.append(where)
         where = len(frames) - 1
     return [packed.parcel, packed.specs, packed.nbytes, packed.ticket, where]
