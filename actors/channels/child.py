@@ -49,7 +49,7 @@ class ChildChannel:
         begin: Callable[[], object] | None = None,
         limits: Limits | None = None,
     ) -> None:
-        """`drop(step)`: forget a step that failed elsewhere. `begin` is called first in the thread that runs partitions.
+        """`drop(step)`: forget a step that failed elsewhere. `begin` is called first in the thread of partitions.
 
         Raises: TransportError where it cannot listen.
         """
