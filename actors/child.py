@@ -180,7 +180,14 @@ class ChildActor:
         known: Any = ray.util  # it has no types
         address = str(known.get_node_ip_address())
         self._channel = channel = ChildChannel(
-            index, device, generation, address, self._routes, self._compute, child.drop, threads=threads
+            index,
+            device,
+            generation,
+            address,
+            self._routes,
+            self._compute,
+            child.drop,
+            begin=lambda: set_threads(threads),  # Numba's setting holds for the calling thread
         )
         return channel.card
 

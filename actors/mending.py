@@ -229,7 +229,8 @@ class Mending:
                     return
         epoch = self.epoch
         self.notice()
-        if epoch == self.epoch and self._journal.open:  # all live: the way between them was cut
+        if epoch == self.epoch and self._journal.open:
+            self._held.roads.cut(f"channels failed: {cause}")
             self.do(DeadlinePassed(next(iter(self._journal.open)), (), time.monotonic(), cause))
 
     def heart_stopped(self, member: Member) -> None:

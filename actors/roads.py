@@ -19,6 +19,8 @@ Transport = Literal["auto", "objects", "channels"]
 STEADY_STEPS = 2
 """Steps that have to end well before "auto" opens channels."""
 OPEN_S = 10.0
+MOST_CUTS = 3
+"""How often channels may break between children that live."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,6 +60,7 @@ class Roads:
         self._actors: Callable[[], Mapping[int, Any]] = dict
         self._plan: Plan | None = None
         self._steady = 0
+        self._cuts = 0
         self._reason: str | None = None if transport != "objects" else "asked for"
 
     def start(self, plan: Plan, actors: Callable[[], Mapping[int, Any]]) -> None:
@@ -95,6 +98,14 @@ class Roads:
             raise
         self._channel = channel
 
+    def fall_back(self, reason: str) -> None:
+        """Close the channels: steps go over objects from now on, until `open` is called.
+
+        Steps in flight over them raise ClosedError where they have not ended.
+        """
+        self._reason = reason
+        self._let_go()
+
     # -- steps ---------------------------------------------------------------------------------------------------
     def launch(
         self,
@@ -121,14 +132,14 @@ class Roads:
             broken = channel.broken
             if broken is None or self.transport == "channels" or isinstance(broken, ChildDiedError):
                 return channel
-            self._fall_back(broken)
+            self.fall_back(f"channels failed: {broken}")
         elif self._reason is None and self._steady >= STEADY_STEPS:
             try:
                 self.open()
             except (HeteroError, rex.RayError) as error:
                 if self.transport == "channels":
                     raise
-                self._fall_back(error)
+                self.fall_back(f"channels failed: {error}")
         return self._channel
 
     def pause(self) -> bool:
@@ -138,6 +149,12 @@ class Roads:
         self._let_go()
         self._steady = 0
         return had
+
+    def cut(self, reason: str) -> None:
+        """They broke while all children live. Where that goes on, "auto" keeps to objects."""
+        self._cuts += 1
+        if self._cuts >= MOST_CUTS and self.transport == "auto":
+            self.fall_back(reason)
 
     # -- looking and ending --------------------------------------------------------------------------------------
     def statistics(self) -> dict[str, Any]:
@@ -150,10 +167,6 @@ class Roads:
     def close(self) -> None:
         """Close the channels. A second call does nothing."""
         self._reason = "closed"
-        self._let_go()
-
-    def _fall_back(self, error: Exception) -> None:
-        self._reason = f"channels failed: {error}"
         self._let_go()
 
     def _let_go(self) -> None:

@@ -11,6 +11,8 @@ from __future__ import annotations
 import mmap
 import os
 import secrets
+import threading
+from collections import OrderedDict
 
 import numpy as np
 
@@ -99,20 +101,52 @@ class Pool:
         self._out.clear()
 
 
+class Mappings:
+    """Blocks of other processes, mapped read-only. The latest stay mapped, since their owners use them again.
+
+    `limit_bytes` bounds what stays mapped without being read; its owner may have given it up. Thread-safe.
+    """
+
+    def __init__(self, limit_bytes: int) -> None:
+        self._limit = limit_bytes
+        self._kept: OrderedDict[tuple[int, str], mmap.mmap] = OrderedDict()
+        self._guard = threading.Lock()
+
+    def borrow(self, owner: int, block: Block, nbytes: int) -> Bytes:
+        """The first `nbytes` of a block of process `owner`, read-only.
+
+        NumPy keeps this very array as the base of all views of it, so its end is the end of the last of them.
+        Raises: TransportError where the block is not there, not what it is said to be, or too small.
+        """
+        key = owner, block.name
+        with self._guard:
+            mapped = self._kept.pop(key, None) or _mapped(owner, block)
+            if len(mapped) <= self._limit:
+                self._kept[key] = mapped
+                while sum(map(len, self._kept.values())) > self._limit:
+                    self._kept.popitem(last=False)
+        if len(mapped) < nbytes:
+            raise TransportError(f"block {block.name} has {len(mapped)} bytes, fewer than {nbytes}")
+        return np.frombuffer(mapped, np.uint8, nbytes)
+
+    def forget(self, owner: int, block: Block) -> None:
+        """The block is its readers' from now on: unmap it with the last of them."""
+        with self._guard:
+            self._kept.pop((owner, block.name), None)
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+
 def reachable(owner: int, block: Block, content: bytes) -> bool:
     """Whether blocks of process `owner` can be read here: this one can, and holds `content`."""
     try:
-        return borrow(owner, block, len(content)).tobytes() == content
+        return Mappings(0).borrow(owner, block, len(content)).tobytes() == content
     except TransportError:
         return False
 
 
-def borrow(owner: int, block: Block, nbytes: int) -> Bytes:
-    """The first `nbytes` of a block of process `owner`, read-only.
-
-    NumPy keeps this very array as the base of all views of it, so its end is the end of the last of them.
-    Raises: TransportError where the block is not there, not what it is said to be, or too small.
-    """
+def _mapped(owner: int, block: Block) -> mmap.mmap:
     path = f"/proc/{owner}/fd/{block.descriptor}"
     try:
         if not block.name.startswith(_PREFIX) or os.readlink(path) != f"/memfd:{block.name} (deleted)":
@@ -121,11 +155,8 @@ def borrow(owner: int, block: Block, nbytes: int) -> Bytes:
             )
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            if os.fstat(descriptor).st_size < nbytes:
-                raise TransportError(f"block {block.name} has fewer than {nbytes} bytes")
-            mapped = mmap.mmap(descriptor, nbytes, mmap.MAP_SHARED | mmap.MAP_POPULATE, mmap.PROT_READ)
+            return mmap.mmap(descriptor, 0, mmap.MAP_SHARED, mmap.PROT_READ)
         finally:
             os.close(descriptor)
     except (OSError, ValueError) as cause:
         raise TransportError(f"block {block.name} of process {owner} cannot be mapped: {cause}") from cause
-    return np.frombuffer(mapped, np.uint8)

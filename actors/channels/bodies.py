@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from actors.channels.blocks import Pool, borrow
+from actors.channels.blocks import Mappings, Pool
 from actors.channels.ledger import Ledger
-from actors.channels.messages import Packed, Settled
+from actors.channels.messages import Block, Packed, Settled
 from actors.channels.wire import ALIGNMENT, Bytes, Encoded, decode
 from hetero.errors import TransportError
 
@@ -116,9 +116,11 @@ class Outgoing:
 class Incoming:
     """What one process has received and still reads. `open` and the ends of arrays may come from any thread."""
 
-    def __init__(self) -> None:
-        self._out: dict[tuple[int, int], int] = {}
-        """(sender, ticket) -> attempt. Entries are popped by whoever comes first: the arrays' end, or the attempt's."""
+    def __init__(self, limits: Limits | None = None) -> None:
+        self._mappings = Mappings((limits or Limits()).idle_bytes)
+        self._out: dict[tuple[int, int], tuple[int, int, Block | None]] = {}
+        """(sender, ticket) -> attempt, the sender's process, the block. Whoever comes first pops an entry: the arrays'
+        end, or the attempt's."""
         self._released: deque[tuple[int, int]] = deque()
 
     def open(self, sender: int, process: int, attempt: int, packed: Packed) -> list[Any]:
@@ -134,7 +136,7 @@ class Incoming:
         except BaseException:
             self.refuse(sender, packed)
             raise
-        self._out[key] = attempt
+        self._out[key] = attempt, process, packed.block
         weakref.finalize(base, self._ended, key).atexit = False
         return decode(packed.specs, body)
 
@@ -146,9 +148,11 @@ class Incoming:
     def end(self, attempt: int) -> dict[int, list[int]]:
         """The attempt is over here: sender -> tickets of bodies that are still read, and are taken over."""
         kept: dict[int, list[int]] = {}
-        for key in [k for k, a in list(self._out.items()) if a == attempt]:
-            if self._out.pop(key, None) is not None:
+        for key, (of, process, block) in list(self._out.items()):
+            if of == attempt and self._out.pop(key, None) is not None:
                 kept.setdefault(key[0], []).append(key[1])
+                if block is not None:
+                    self._mappings.forget(process, block)
         return kept
 
     def take_released(self) -> dict[int, list[int]]:
@@ -167,11 +171,10 @@ class Incoming:
         if self._out.pop(key, None) is not None:
             self._released.append(key)
 
-    @staticmethod
-    def _body(process: int, packed: Packed) -> tuple[Bytes, Bytes]:
+    def _body(self, process: int, packed: Packed) -> tuple[Bytes, Bytes]:
         """The body, and the array whose end is the end of all arrays over it."""
         if packed.block is not None:
-            base = borrow(process, packed.block, packed.nbytes)
+            base = self._mappings.borrow(process, packed.block, packed.nbytes)
         elif not isinstance(packed.body, np.ndarray):
             raise TransportError("a malformed parcel: a ticket for what needs none")
         elif packed.body.ctypes.data % ALIGNMENT:

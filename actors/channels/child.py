@@ -16,7 +16,6 @@ from actors.channels.mailbox import Arrival, Mailbox, Work
 from actors.channels.messages import Abort, Begin, Ended, Failed, Lost, Message, Packed, Sent, Settled
 from actors.channels.routes import ChildRoutes
 from actors.channels.wire import Encoded, encode
-from actors.threads import set_threads
 from hetero.errors import TransportError
 from hetero.planner.plan import CALLER
 
@@ -47,16 +46,19 @@ class ChildChannel:
         run: Run,
         drop: Callable[[int], None],
         *,
-        threads: int = 1,
+        begin: Callable[[], object] | None = None,
         limits: Limits | None = None,
     ) -> None:
-        """`drop(step)`: forget a step that failed elsewhere. Raises: TransportError where it cannot listen."""
+        """`drop(step)`: forget a step that failed elsewhere. `begin` is called first in the thread of partitions.
+
+        Raises: TransportError where it cannot listen.
+        """
         self._endpoint = Endpoint(me, device, generation, address)
         self.card = self._endpoint.card
-        self._routes, self._run, self._drop, self._threads = routes, run, drop, threads
+        self._routes, self._run, self._drop, self._begin = routes, run, drop, begin
         self._mailbox = Mailbox(routes.tasks)
         self._outgoing = Outgoing(limits or Limits())
-        self._incoming = Incoming()
+        self._incoming = Incoming(limits)
         self._post: _Post | None = None
         self._arrivals = dict.fromkeys(Arrival, 0)
         self._closing = False
@@ -97,11 +99,15 @@ class ChildChannel:
 
     # -- the thread ----------------------------------------------------------------------------------------------
     def _loop(self, deadline: float) -> None:
-        set_threads(self._threads)
         try:
+            if self._begin is not None:
+                self._begin()
             early = wait_connected(self._endpoint, deadline)
         except TransportError as error:
             self._failure = error
+            return
+        except Exception as error:
+            self._failure = TransportError(f"no channels: {type(error).__name__}: {error}")
             return
         finally:
             self._connected.set()
@@ -142,9 +148,10 @@ class ChildChannel:
     def _take(self, peer: int, message: Message) -> None:
         match message:
             case Begin(step, attempt, graph_slot, parcels) if peer == CALLER:
-                self._arrivals[self._mailbox.begin(attempt, step, graph_slot)] += 1
+                self._mailbox.begin(attempt, step, graph_slot)
                 self._deliver(peer, attempt, parcels)
-            case Sent(_, attempt, _, parcels):
+            case Sent(step, attempt, graph_slot, _, parcels):
+                self._mailbox.begin(attempt, step, graph_slot)
                 self._deliver(peer, attempt, parcels)
             case Abort(step, attempt) if peer == CALLER:
                 self._end(attempt)
@@ -202,7 +209,7 @@ class ChildChannel:
         self._post = None
         try:
             for peer, parcels in post.packed.items():
-                message = Sent(work.step, work.attempt, work.partition, tuple(parcels))
+                message = Sent(work.step, work.attempt, work.graph_slot, work.partition, tuple(parcels))
                 self._endpoint.send(peer, message)
         except TransportError as error:
             self._fail(work.step, work.attempt, error)

@@ -62,7 +62,7 @@ class DriverChannel:
         self.generation = generation
         self._routes = routes
         self._outgoing = Outgoing(limits or Limits())
-        self._incoming = Incoming()
+        self._incoming = Incoming(limits)
         self._flights: dict[int, Flight] = {}
         self._guard = threading.Lock()
         self._launching = threading.Lock()
@@ -107,7 +107,7 @@ class DriverChannel:
             with self._guard:
                 self._flights[attempt] = flight
             try:
-                parcels: dict[int, list[Packed]] = {k: [] for k in self._routes.children}
+                parcels: dict[int, list[Packed]] = {k: [] for k in self._routes.begins}
                 for parcel, content in encoded.items():
                     if not self._outgoing.wait_allowed(attempt, content.nbytes, self._ended, timeout_s):
                         self._check()
@@ -118,8 +118,8 @@ class DriverChannel:
                     for_near, for_far = self._outgoing.pack(parcel, content, attempt, near, far)
                     for destination in destinations:
                         parcels[destination].append(for_near if destination in near else for_far)
-                for child, packed in parcels.items():
-                    self._endpoint.send(child, Begin(step, attempt, graph_slot, tuple(packed)))
+                for child in self._routes.begins:
+                    self._endpoint.send(child, Begin(step, attempt, graph_slot, tuple(parcels[child])))
             except BaseException:
                 self.drop(flight)  # no number may be missing over there
                 raise
@@ -211,7 +211,7 @@ class DriverChannel:
 
     def _take(self, peer: int, message: Message) -> None:
         match message:
-            case Sent(step, attempt, _, parcels):
+            case Sent(step, attempt, _, _, parcels):
                 self._arrived(peer, step, attempt, parcels)
             case Ended(step, attempt):
                 flight = self._flight(step, attempt)
@@ -256,6 +256,7 @@ class DriverChannel:
     def _fail(self, flight: Flight, error: Exception) -> None:
         """The first failure is the step's; the other children need not wait until the caller has looked."""
         if flight.error is None:
+            error.__traceback__ = None  # its frames may hold a body
             flight.error = error if isinstance(error, HeteroError) else TransportError(f"no memory: {error}")
             self._abort(flight)
             flight.end()

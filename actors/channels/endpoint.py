@@ -15,13 +15,20 @@ from zmq.utils.monitor import parse_monitor_message
 
 from actors.channels.blocks import OwnBlock, reachable
 from actors.channels.keys import ZAP_ADDRESS, KeyPair, answer
-from actors.channels.messages import MAX_FRAMES, MAX_HEADER_BYTES, Block, Message, read, write
+from actors.channels.messages import (
+    MAX_FRAME_BYTES,
+    MAX_FRAMES,
+    MAX_HEADER_BYTES,
+    Block,
+    Message,
+    read,
+    write,
+)
 from hetero.errors import TransportError
 
 HEARTBEAT_MS = 2000
 SILENCE_MS = 6000
 """A peer whose machine says nothing for so long is lost; one whose process ends is lost at once."""
-LARGEST_FRAME_BYTES = 4 << 30
 _BATCH = 64
 """Messages taken before other sockets get their turn."""
 _PROBE_BYTES = 32
@@ -141,7 +148,7 @@ class Endpoint:
         socket.rcvhwm = (
             0  # what may be under way is bounded by the steps in flight, and by the senders' ledgers
         )
-        socket.maxmsgsize = LARGEST_FRAME_BYTES
+        socket.maxmsgsize = MAX_FRAME_BYTES
         socket.curve_secretkey = self._keys.secret
         socket.curve_publickey = self._keys.public
         socket.curve_server = True

@@ -15,6 +15,7 @@ from hetero.errors import TransportError
 VERSION = 1
 MAX_HEADER_BYTES = 64 << 20
 MAX_FRAMES = 1 << 12
+MAX_FRAME_BYTES = 4 << 30
 MAX_NUMBER = 1 << 62
 _MAX_NAME = 255
 
@@ -54,10 +55,11 @@ class Begin:
 
 @dataclass(slots=True)
 class Sent:
-    """Child to child or driver: what partition `partition` has made for you."""
+    """Child to child or driver: what partition `partition` has made for you. It begins the attempt as well."""
 
     step: int
     attempt: int
+    graph_slot: str
     partition: int
     parcels: tuple[Packed, ...] = ()
 
@@ -117,8 +119,8 @@ def write(message: Message, generation: int) -> list[Any]:
     match message:
         case Begin(step, attempt, graph_slot, parcels):
             fields: list[Any] = [step, attempt, graph_slot, [_write_parcel(p, frames) for p in parcels]]
-        case Sent(step, attempt, partition, parcels):
-            fields = [step, attempt, partition, [_write_parcel(p, frames) for p in parcels]]
+        case Sent(step, attempt, graph_slot, partition, parcels):
+            fields = [step, attempt, graph_slot, partition, [_write_parcel(p, frames) for p in parcels]]
         case Ended(step, attempt) | Abort(step, attempt):
             fields = [step, attempt]
         case Failed(step, attempt, error):
@@ -174,8 +176,8 @@ def _read_begin(fields: list[Any], frames: Sequence[Any]) -> Message:
 
 
 def _read_sent(fields: list[Any], frames: Sequence[Any]) -> Message:
-    step, attempt, partition, parcels = fields
-    return Sent(step, attempt, partition, tuple([_read_parcel(p, frames) for p in parcels]))
+    step, attempt, graph_slot, partition, parcels = fields
+    return Sent(step, attempt, graph_slot, partition, tuple([_read_parcel(p, frames) for p in parcels]))
 
 
 def _read_settled(fields: list[Any], _: Sequence[Any]) -> Message:
@@ -187,7 +189,7 @@ def _read_settled(fields: list[Any], _: Sequence[Any]) -> Message:
 
 _READERS: dict[int, tuple[tuple[type, ...], Callable[[list[Any], Sequence[Any]], Message]]] = {
     _KINDS[Begin]: ((int, int, str, list), _read_begin),
-    _KINDS[Sent]: ((int, int, int, list), _read_sent),
+    _KINDS[Sent]: ((int, int, str, int, list), _read_sent),
     _KINDS[Ended]: ((int, int), lambda fields, _: Ended(*fields)),
     _KINDS[Failed]: ((int, int, list), lambda fields, _: Failed(fields[0], fields[1], tuple(fields[2]))),
     _KINDS[Abort]: ((int, int), lambda fields, _: Abort(*fields)),
@@ -201,6 +203,10 @@ def _write_parcel(packed: Packed, frames: list[Any]) -> list[Any]:
     if packed.block is not None:
         where = [packed.block.descriptor, packed.block.name]
     elif where is not None and not isinstance(where, bytes):
+        if packed.nbytes > MAX_FRAME_BYTES:
+            raise TransportError(
+                f"a parcel of {packed.nbytes} bytes is too large for a message to another machine"
+            )
         frames.append(where)
         where = len(frames) - 1
     return [packed.parcel, packed.specs, packed.nbytes, packed.ticket, where]

@@ -25,10 +25,15 @@ class ChildRoutes:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DriverRoutes:
-    """The driver's part. `given`: parcels of the caller with the children they go to; `wanted`: parcels that come back;
-    `silent`: children that tell when they are through."""
+    """The driver's part.
+
+    `begins`: children that it begins a step with, since they get something from the caller or wait for nothing; the
+    others begin with the first parcel of a child. `given`: parcels of the caller with the children they go to.
+    `wanted`: parcels that come back. `silent`: children that tell when they are through.
+    """
 
     children: tuple[int, ...]
+    begins: tuple[int, ...]
     given: dict[int, tuple[int, ...]]
     wanted: tuple[int, ...]
     silent: tuple[int, ...]
@@ -57,10 +62,13 @@ def child_routes(plan: Plan, child: int) -> ChildRoutes:
 
 def driver_routes(plan: Plan) -> DriverRoutes:
     """What the driver needs to know."""
-    children = tuple(sorted({p.child for p in plan.partitions}))
+    routes = {k: child_routes(plan, k) for k in sorted({p.child for p in plan.partitions})}
+    given = {p.id: p.destinations for p in plan.parcels if p.producer == CALLER}
+    fed = {child for destinations in given.values() for child in destinations}
     return DriverRoutes(
-        children,
-        {p.id: p.destinations for p in plan.parcels if p.producer == CALLER},
+        tuple(routes),
+        tuple(k for k, r in routes.items() if k in fed or not r.tasks[0][1]),
+        given,
         tuple(p.id for p in plan.parcels if CALLER in p.destinations),
-        tuple(k for k in children if child_routes(plan, k).silent),
+        tuple(k for k, r in routes.items() if r.silent),
     )

@@ -34,9 +34,10 @@ class Net:
         silent: Sequence[int] = (),
     ) -> None:
         self.end = len(homes)
+        self.began: list[str] = []
         self.dropped: list[tuple[int, int]] = []
         children = sorted(set(homes))
-        routes = DriverRoutes(tuple(children), {0: (homes[0],)}, (self.end,), tuple(silent))
+        routes = DriverRoutes(tuple(children), (homes[0],), {0: (homes[0],)}, (self.end,), tuple(silent))
         self.driver = DriverChannel(generation, LOCAL, routes, limits=limits)
         self.children: list[ChildChannel] = []
         for child in children:
@@ -48,6 +49,7 @@ class Net:
                 _child_routes(child, homes, child in silent),
                 lambda partition, step, parcels, _: [compute(partition, step, list(parcels[0]))],
                 lambda step, child=child: self.dropped.append((child, step)),  # type: ignore[misc]
+                begin=lambda: self.began.append(threading.current_thread().name),
                 limits=limits,
             )
             self.children.append(channel)

@@ -12,13 +12,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from actors.channels.blocks import OwnBlock, Pool, borrow, reachable
+from actors.channels.blocks import Mappings, OwnBlock, Pool, reachable
 from actors.channels.bodies import SMALL_BYTES, Incoming, Limits, Outgoing
 from actors.channels.messages import Block, Settled
 from actors.channels.wire import encode
 from hetero.errors import TransportError
 
 ME = os.getpid()
+borrow = Mappings(0).borrow
 LARGE = np.arange(SMALL_BYTES, dtype=np.float32)
 OWNER = """
 import os, sys
@@ -30,9 +31,9 @@ sys.stdin.readline()
 """
 READER = """
 import os, sys
-from actors.channels.blocks import borrow
+from actors.channels.blocks import Mappings
 from actors.channels.messages import Block
-array = borrow(int(sys.argv[1]), Block(int(sys.argv[2]), sys.argv[3]), 1 << 20)
+array = Mappings(0).borrow(int(sys.argv[1]), Block(int(sys.argv[2]), sys.argv[3]), 1 << 20)
 print(int(array.sum()), flush=True)
 sys.stdin.readline()
 """
@@ -190,6 +191,22 @@ def test_a_block_is_not_written_again_before_all_receivers_have_settled() -> Non
     outgoing.settle(3, Settled(released=(packed.ticket,)))
     assert outgoing.pack(0, encode([LARGE]), 1, [1], [])[0].block == packed.block
     outgoing.close()
+
+
+def test_blocks_stay_mapped_within_a_bound_and_each_use_ends_on_its_own() -> None:
+    blocks = [OwnBlock(1 << 16) for _ in range(5)]
+    mappings = Mappings(limit_bytes=3 << 16)
+    for block in blocks:
+        first, second = mappings.borrow(ME, block.handle, 10), mappings.borrow(ME, block.handle, 20)
+        assert (first.size, second.size) == (10, 20)
+    assert len(mappings) == 3
+    mappings.forget(ME, blocks[-1].handle)
+    assert len(mappings) == 2
+    for block in blocks:
+        block.close()
+    assert mappings.borrow(ME, blocks[2].handle, 10).size == 10  # mapped while its owner had it
+    with pytest.raises(TransportError):
+        mappings.borrow(ME, blocks[0].handle, 10)
 
 
 def test_without_memory_for_a_block_the_body_travels_in_a_frame(monkeypatch: pytest.MonkeyPatch) -> None:

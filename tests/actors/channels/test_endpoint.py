@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import zmq
 
-from actors.channels.endpoint import Arrived, Card, Endpoint, Event, PeerLost, wait_connected
+from actors.channels.endpoint import Arrived, Card, Endpoint, Event, PeerConnected, PeerLost, wait_connected
 from actors.channels.keys import KeyPair, answer
 from actors.channels.messages import Ended, Lost, Message, write
 from hetero.errors import TransportError
@@ -46,14 +46,9 @@ def ends() -> Iterator[Callable[..., list[Endpoint]]]:
             for end in made:
                 stack.callback(end.close)
                 end.connect([other.card for other in made if other is not end])
-            threads = [
-                threading.Thread(target=wait_connected, args=(end, time.monotonic() + 20)) for end in made[1:]
-            ]
-            for thread in threads:
-                thread.start()
-            wait_connected(made[0], time.monotonic() + 20)
-            while any(thread.is_alive() for thread in threads):
-                made[0].poll(0.01)  # the others need our answers too
+            missing = n * (n - 1)
+            while missing:  # in turn, since each has to answer the others
+                missing -= sum(isinstance(e, PeerConnected) for end in made for e in end.poll(0.01))
             return made
 
         yield connected

@@ -331,6 +331,19 @@ def test_a_child_that_sends_nothing_is_waited_for() -> None:
         assert not flight.missing
 
 
+def test_the_thread_that_runs_partitions_is_set_up_first() -> None:
+    """Numba's number of threads, for one, holds for the calling thread only."""
+    ran: list[str] = []
+
+    def noting(partition: int, step: int, values: list[Any]) -> list[Any]:
+        ran.append(threading.current_thread().name)
+        return values
+
+    with Net([0, 1], noting) as net:
+        net.run(1, vector(4))
+        assert net.began == ran == ["hetero-channels"] * 2
+
+
 def test_idle_channels_take_no_time_of_the_processor() -> None:
     with Net([0, 1, 2], plus_one) as net:
         net.run(1, vector(50_000))
@@ -348,7 +361,7 @@ def test_a_channel_cannot_be_had_where_a_peer_is_silent() -> None:
         child.connect([other.card], 0.2)
     child.close()
     other.close()
-    channel = DriverChannel(1, LOCAL, driver_module.DriverRoutes((0,), {}, (), ()))
+    channel = DriverChannel(1, LOCAL, driver_module.DriverRoutes((0,), (0,), {}, (), ()))
     with pytest.raises(TransportError, match="sim:0"):
         channel.connect([child.card], lambda: None, 5)
     channel.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import threading
@@ -73,15 +74,6 @@ def test_three_actors_over_channels_give_the_same_bits_as_inline_children(
     assert all(c["channels"]["refused"] == 0 for c in stats["children"].values())
 
 
-def test_objects_and_channels_give_the_same_bits() -> None:
-    got = {}
-    for transport in ("objects", "channels"):
-        with executor(CHAIN, SPLIT, transport=transport) as ex:
-            got[transport] = [bits(ex.run(feeds(n))) for n in (2, 20_000)]
-            assert road(ex) == transport
-    assert got["objects"] == got["channels"]
-
-
 def test_steps_in_flight_come_back_in_order_over_channels(
     chain: HeterogeneousExecutor, inline: HeterogeneousExecutor
 ) -> None:
@@ -129,21 +121,31 @@ def test_state_stays_on_its_child_over_channels() -> None:
     )
     model = onnx.parser.parse_model(text)
     model.graph.initializer.append(onnx.numpy_helper.from_array(np.array([0]), "a"))
-    got = {}
-    for transport in ("objects", "channels"):
-        with HeterogeneousExecutor(model, TWO, transport=transport) as ex:  # type: ignore[arg-type]
+    got = []
+    for where in ({"children": "inline"}, {"transport": "channels"}):
+        with HeterogeneousExecutor(model, TWO, **where) as ex:  # type: ignore[arg-type]
             ex.bind_state({"p": "q"})
-            got[transport] = [ex.run({"x": np.full((1, 2), k, np.float32)})["y"].tobytes() for k in range(4)]
-            got[transport].append(ex.read_state()["p"].tobytes())
+            got.append([ex.run({"x": np.full((1, 2), k, np.float32)})["y"].tobytes() for k in range(4)])
+            got[-1].append(ex.read_state()["p"].tobytes())
             assert ex.state_length() == 4
-    assert got["objects"] == got["channels"]
+    assert got[0] == got[1]
 
 
-def test_auto_takes_channels_once_steps_have_ended_well() -> None:
+def test_auto_goes_from_objects_to_channels_and_back_where_they_break_with_the_same_bits() -> None:
     with executor(CHAIN, SPLIT) as ex, executor(CHAIN, SPLIT, children="inline") as inline:
-        assert road(ex) == "objects"
-        for k in range(STEADY_STEPS + 2):
-            assert bits(ex.run(feeds(3, k))) == bits(inline.run(feeds(3, k)))
+        seen = []
+        for k in range(STEADY_STEPS + 4):
+            seen.append(road(ex))
+            if k == STEADY_STEPS + 2:
+                channel = pool(ex)._held.roads._channel
+                assert channel is not None
+                channel._end(TransportError("the channel between a and b broke"))
+            for n in (3, 20_000):
+                assert bits(ex.run(feeds(n, k))) == bits(inline.run(feeds(n, k)))
+        assert [name for name, _ in itertools.groupby(seen)] == ["objects", "channels", "objects"]
+        assert "broke" in ex.stats()["transport"]["reason"]
+        pool(ex)._held.roads.open()
+        assert bits(ex.run(feeds())) == bits(inline.run(feeds()))
         assert road(ex) == "channels"
 
 
@@ -155,23 +157,8 @@ def test_auto_stays_with_objects_where_channels_cannot_be_had(monkeypatch: pytes
         transport = ex.stats()["transport"]
         assert transport["road"] == "objects"
         assert "203.0.113.7" in transport["reason"]
-    with pytest.raises(TransportError, match=r"203\.0\.113\.7"):
-        executor(CHAIN, SPLIT, transport="channels")
-
-
-def test_auto_goes_back_to_objects_where_channels_break_and_all_live() -> None:
-    with executor(CHAIN, SPLIT) as ex:
-        want = bits(ex.run(feeds()))
-        roads = pool(ex)._held.roads
-        roads.open()
-        assert road(ex) == "channels"
-        channel = roads._channel
-        assert channel is not None
-        channel._end(TransportError("the channel between a and b broke"))
-        assert bits(ex.run(feeds())) == want
-        transport = ex.stats()["transport"]
-        assert transport["road"] == "objects"
-        assert "broke" in transport["reason"]
+        with pytest.raises(TransportError, match=r"203\.0\.113\.7"):
+            pool(ex)._held.roads.open()
 
 
 def test_channels_can_be_opened_again_with_a_new_generation(chain: HeterogeneousExecutor) -> None:
@@ -184,7 +171,7 @@ def test_channels_can_be_opened_again_with_a_new_generation(chain: Heterogeneous
 
 
 def test_a_killed_actor_fails_the_step_in_flight_at_once_and_is_named() -> None:
-    with executor(COUNTER, TWO, transport="channels") as ex:
+    with executor(COUNTER, TWO, transport="channels", options=RuntimeOptions(recover=False)) as ex:
         ex.run(ONCE)
         future = ex.submit(FOREVER)
         until(lambda: pool(ex).stats()["cpu:0"].get("running", {}).get("step") == 2)

@@ -42,7 +42,8 @@ def crossed(values: list[Any], *, small: bool = False) -> list[Any]:
         body = np.zeros(encoded.nbytes, np.uint8)
         encoded.fill(body)
     frames = [
-        bytes(f) for f in write(Sent(3, 4, 5, (Packed(6, encoded.specs, len(body), 0, None, body),)), 7)
+        bytes(f)
+        for f in write(Sent(3, 4, "verify", 5, (Packed(6, encoded.specs, len(body), 0, None, body),)), 7)
     ]
     generation, message = read(frames)
     assert isinstance(message, Sent)
@@ -167,8 +168,8 @@ def test_a_description_that_does_not_fit_its_body_is_refused(spec: Any) -> None:
 
 MESSAGES: list[Message] = [
     Begin(1, 2, "primary", (Packed(0, [None]), Packed(1, [[4, [2]]], 9, 3, Block(5, "hetero-x")))),
-    Sent(1, 2, 3, (Packed(1, [[0, "uint8", [2], 0, 0]], 2, 0, None, b"ab"),)),
-    Sent(1, 2, 3, (Packed(1, [[0, "uint8", [2], 0, 0]], 2, 8, None, np.zeros(2, np.uint8)),)),
+    Sent(1, 2, "primary", 3, (Packed(1, [[0, "uint8", [2], 0, 0]], 2, 0, None, b"ab"),)),
+    Sent(1, 2, "primary", 3, (Packed(1, [[0, "uint8", [2], 0, 0]], 2, 8, None, np.zeros(2, np.uint8)),)),
     Ended(1, 2),
     Failed(1, 2, ("KernelError", "no", None, "Op", None, None, "cpu", "run", "Traceback")),
     Abort(1, 2),
@@ -199,12 +200,12 @@ def test_every_message_comes_back_with_its_generation(message: Message) -> None:
         [msgpack.packb([1, "1", 2, 3, 4])],
         [msgpack.packb([1, 1, [], 3, 4])],
         [msgpack.packb([1, 1, 5, [0], []])],  # a ticket that is none
-        [msgpack.packb([1, 1, 1, 3, 4, 5, [[0, [], 2, 0, 1]]])],  # a frame that is not there
-        [msgpack.packb([1, 1, 1, 3, 4, 5, [[0, [], 2, 0, 1]]]), b"abc"],
-        [msgpack.packb([1, 1, 1, 3, 4, 5, [[0, [], 2, 0, None]]])],
-        [msgpack.packb([1, 1, 1, 3, 4, 5, [[0, [], 2, 0, ["fd", "name"]]]])],
-        [msgpack.packb([1, 1, 1, 3, 4, 5, [[0, [], -1, 0, None]]])],
-        [msgpack.packb([1, 1, 1, 3, 4, 5, [7]])],
+        [msgpack.packb([1, 1, 1, 3, 4, "", 5, [[0, [], 2, 0, 1]]])],  # a frame that is not there
+        [msgpack.packb([1, 1, 1, 3, 4, "", 5, [[0, [], 2, 0, 1]]]), b"abc"],
+        [msgpack.packb([1, 1, 1, 3, 4, "", 5, [[0, [], 2, 0, None]]])],
+        [msgpack.packb([1, 1, 1, 3, 4, "", 5, [[0, [], 2, 0, ["fd", "name"]]]])],
+        [msgpack.packb([1, 1, 1, 3, 4, "", 5, [[0, [], -1, 0, None]]])],
+        [msgpack.packb([1, 1, 1, 3, 4, "", 5, [7]])],
         [msgpack.packb(msgpack.ExtType(1, b"x"))],
         [b"\xdd\xff\xff\xff\xff"],  # an array of 4 billion
         [b"\x91" * 100_000],
@@ -223,7 +224,7 @@ def test_damaged_messages_are_refused_or_read_within_their_own_bytes(seed: int) 
     rng = random.Random(seed)
     outgoing = Outgoing(Limits())
     packed = outgoing.pack(1, encode(a_bit_of_everything()[:-1]), 1, [1], [])[0]
-    frames = [bytearray(f) for f in write(Sent(1, 1, 1, (packed,)), 1)]
+    frames = [bytearray(f) for f in write(Sent(1, 1, "primary", 1, (packed,)), 1)]
     for _ in range(rng.randint(1, 4)):
         frame = rng.choice(frames)
         at = rng.randrange(len(frame))
