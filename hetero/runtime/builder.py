@@ -131,7 +131,7 @@ class Builder:
             ends = self._ends(instruction, operands)
             self.section.tail_reason = SeamReason.UNKNOWN_OPERAND
             return late_tail(self.runner, self.at, specs, missing, *ends, on_host=on_host)
-        compiled = self.runner.compile(self.at, self.provider, specs)
+        compiled = self._compiled(specs)
         if compiled.run is not None:
             handles = compiled.reads is not None or keeps_handles(instruction)
             self.section.tail_reason = SeamReason.SEQUENCE if handles else SeamReason.DATA_DEPENDENT_SHAPE
@@ -144,6 +144,10 @@ class Builder:
                 (instruction.inputs[k], partial(compiled.accepts, k)) for k in values if k < len(operands)
             )
         return None
+
+    def _compiled(self, specs: Sequence[Spec]) -> Compiled:
+        """The kernel of the instruction at hand for `specs`."""
+        return self.runner.compile(self.at, self.provider, specs)
 
     def _bury(self, at: int) -> None:
         """Release what instruction `at` read or wrote for the last time."""

@@ -23,12 +23,13 @@ from hetero.runtime.analysis import analyse, escaping_from
 from hetero.runtime.builder import Builder
 from hetero.runtime.capture.replay import call_section
 from hetero.runtime.context import Context as Context
-from hetero.runtime.decode_memo import STEADY_STEPS, Drive, Regrowth
+from hetero.runtime.decode_memo import STEADY_STEPS, Drive
 from hetero.runtime.elements import arrived, deferred
 from hetero.runtime.frames import Frames, Iteration, escaping_outputs
 from hetero.runtime.fusion import Fused, fuse, uses_tapes
 from hetero.runtime.memory_plan import MemoryPlan, memory_plan
 from hetero.runtime.pins import Pins
+from hetero.runtime.regrowth import Regrowth
 from hetero.runtime.results import collected
 from hetero.runtime.section import Key, Section, locate, value_spec
 from hetero.runtime.slots import Kind, Liveness, Slot, Table
@@ -171,6 +172,10 @@ class Runner:
         if self.frames is None or index not in self._outputs or index in self.kept:
             return False
         return not self.frames.fits(spec)
+
+    def leaves(self, index: int) -> bool:
+        """Whether slot `index` is a result of the run, or lies in the memory of one."""
+        return index in self._outputs or index in self._escaping
 
     def pinned(self, index: int, spec: Spec | None) -> HostArray | None:
         """The caller's array to write slot `index` into, where it is of this spec."""

@@ -1,0 +1,317 @@
+"""Regrowth: a section is taken over to other extents; what they do not reach stays as it is.
+
+Instructions whose operands stay keep their calls, their views and their captured graphs. The others are compiled for
+the new shapes and bound to the same buffers: one by one where a section grows in this way for the first time, from
+then on once for all that are twins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from hetero.errors import HeteroError
+from hetero.kernels.base import Call, Compiled
+from hetero.kernels.quiet import bare
+from hetero.program.program import NO_SLOT, Instruction
+from hetero.providers.base import Buffer
+from hetero.runtime.builder import Builder
+from hetero.runtime.capture.reasons import SeamReason
+from hetero.runtime.fused_run import bind_run
+from hetero.runtime.section import Record, Section, Tail
+from hetero.runtime.slots import NOTHING, Kind, Liveness, Slot
+from hetero.runtime.twins import Step, Twins, twins_of
+from hetero.types import Array, Spec, TensorSpec
+
+if TYPE_CHECKING:
+    from hetero.runtime.runner import Runner
+
+MOSTLY = 0.6
+"""Share of a section's instructions from which so much depends on what grew that the section is left as it is."""
+
+
+@dataclass(slots=True)
+class _Made:
+    """What became of a step: its calls, its kernel (None where it has none), its operands' strides."""
+
+    calls: list[Call]
+    kernel: Compiled | None
+    strides: list[Any]
+
+
+class _Outgrown(Exception):  # noqa: N818  (it is news, and never leaves this file)
+    """The section has no room for these shapes, or binds them in another way."""
+
+
+class Regrowth(Builder):
+    """Takes one section over to other extents. Nothing of the section changes before everything is bound."""
+
+    def __init__(self, runner: Runner, section: Section) -> None:
+        live = Liveness()
+        super().__init__(runner, section.start, live, section.lease, call=False)
+        self._old = section
+        self._record = Record(0, 0, 0, 0, (), {})
+        self._begin()
+        self.mostly = False
+        """Whether so much depends on what grew that building everything costs little more."""
+
+    def _begin(self) -> None:
+        self.live.slots = self.live.every = dict(self._old.exit.every)
+        self._frames = dict(self._old.frames)
+        self._changed: set[int] = set()
+        self._fresh: list[Call] = []
+        self._used = 0
+        self._kernel: Compiled | None = None
+        self.section.tolerant.clear()
+
+    def to(self, entry: Liveness) -> bool:
+        """Bind for the inputs in `entry` (their slots, without frames). False where that cannot be."""
+        kernels, twins = self.runner.context.kernels, self._old.twins
+        kernels.passing = True
+        try:
+            if twins is not None:
+                with suppress(_Outgrown, HeteroError):
+                    self._follow(entry, twins)
+                    return True
+                self._old.twins = None
+                self._begin()
+            return self._explore(entry)
+        except (_Outgrown, HeteroError):
+            return False  # where it is an error, building from scratch raises it again
+        finally:
+            kernels.passing = False
+
+    def _explore(self, entry: Liveness) -> bool:
+        """Bind anew, one by one, what is reached by what grew; and note what of it are twins."""
+        section = self._old
+        calls: dict[int, Call] = {}
+        again: list[Record] = []
+        tail: Tail | None = section.tail
+        self._enter(entry)
+        for record in section.records:
+            run = self.runner.program.instructions[record.start : record.stop]
+            if all(self._changed.isdisjoint(i.inputs) for i in run):
+                continue
+            made = self._bound(record, run)
+            tail = made if made is not None else tail
+            calls.update(zip(range(record.first, record.last), self._fresh, strict=True))
+            again.append(record)
+        affected = sum(record.stop - record.start for record in again)
+        self.mostly = affected > MOSTLY * (section.stop - section.start)
+        if self.mostly:
+            return False
+        before, changed = section.exit.every, frozenset(self._changed)
+        self._commit(calls, tail, again)
+        section.twins = twins_of(self.runner, section, before, self.live.every, changed, again)
+        return True
+
+    def _follow(self, entry: Liveness, twins: Twins) -> None:
+        """Bind anew as it was done last, once for all twins. Raises: _Outgrown where what grows is not what grew."""
+        every, section = self.live.every, self._old
+        self._enter(entry)
+        if not self._changed <= twins.entry:
+            raise _Outgrown
+        for first, *others in twins.alike:
+            if any(every[index].spec != every[first].spec for index in others):
+                raise _Outgrown
+        tail: Tail | None = section.tail
+        calls: dict[int, Call] = {}
+        bound: list[_Made] = []
+        for step in twins.steps:
+            made = None
+            if step.twin is not None:
+                made = bound[step.twin]
+                self._like(twins.steps[step.twin].run[0], step.run[0], twins.grown)
+            elif step.sibling is not None:
+                made = self._again(step, bound[step.sibling])
+            if made is None:
+                end = self._bound(
+                    step.record, step.run, None if step.kernel is None else bound[step.kernel].kernel
+                )
+                tail = end if end is not None else tail
+                made = _Made(self._fresh, self._kernel, self._lie(step))
+            if step.steady and not self._changed.isdisjoint(step.steady):
+                raise _Outgrown
+            bound.append(made)
+            calls.update(zip(range(step.record.first, step.record.last), made.calls, strict=True))
+        self._changed |= twins.grown
+        self._commit(calls, tail, [step.record for step in twins.steps if step.twin is None])
+
+    def _again(self, step: Step, model: _Made) -> _Made | None:
+        """Bind an instruction as `model` was, which is alike but for where it lies; None where that may be wrong."""
+        kernel, (instruction,) = model.kernel, step.run
+        if kernel is None or len(model.calls) > 1 or self._lie(step) != model.strides:
+            return None
+        every, provider, buffers = self.live.every, self.provider, step.record.buffers
+        operands = [NOTHING if s == NO_SLOT else every[s] for s in instruction.inputs]
+        if any(o.array is None and o.kind is not Kind.NOTHING for o in operands):
+            return None
+        inputs = [o.array for o in operands]
+        outputs = zip(instruction.outputs, kernel.outputs, strict=True)
+        if not model.calls:
+            views = provider.view(kernel, inputs)
+            if views is None:
+                return None
+            owner = every[instruction.inputs[0]].owner
+            for (index, spec), view in zip(outputs, views, strict=True):
+                if index != NO_SLOT and spec is not None:
+                    self._define(index, Slot(Kind.VIEW, spec, owner, False, view))
+            return model
+        self.at, self._record, self._used = step.record.start, step.record, 0
+        workspace = self._scratch(kernel.workspace_bytes, [], False)
+        arrays: list[Array | None] = []
+        for index, spec in outputs:
+            array = None
+            if index != NO_SLOT and isinstance(spec, TensorSpec):
+                array = provider.array(self._taken_then(spec.nbytes), spec)
+                self._define(index, Slot(Kind.OWNED, spec, index, False, array))
+            arrays.append(array)
+        if self._used != len(buffers):
+            return None
+        call = bare(provider.bind(kernel, inputs, arrays, workspace))
+        return _Made([call], kernel, model.strides)
+
+    def _lie(self, step: Step) -> list[Any]:
+        """The strides of the operands."""
+        every = self.live.every
+        arrays = [None if s == NO_SLOT else every[s].array for s in step.run[0].inputs]
+        return [None if x is None else x.strides for x in arrays]
+
+    def _like(self, model: Instruction, twin: Instruction, grown: frozenset[int]) -> None:
+        """Define the results of `twin` as those of `model`, which it is a twin of."""
+        every = self.live.every
+        for index, own in zip(model.outputs, twin.outputs, strict=True):
+            if own in grown:
+                slot = every[index]
+                if self._old.tail is not None:  # what comes after counts who holds which memory
+                    owner = every[twin.inputs[0]].owner if slot.kind is Kind.VIEW else own
+                    slot = replace(slot, owner=owner)
+                every[own] = slot
+
+    def _bound(
+        self, record: Record, run: Sequence[Instruction], kernel: Compiled | None = None
+    ) -> Tail | None:
+        """Bind one record anew. Raises: _Outgrown where it takes other calls or other memory than before."""
+        section, made = self._old, None
+        self._kernel = kernel
+        self.at, self._record, self._used, self._fresh = record.start, record, 0, []
+        if len(run) == 1:
+            made = self._instruction(run[0], self.runner.analysis.kernels[record.start])
+        elif bind_run(self, record.stop) != record.stop:
+            raise _Outgrown
+        if len(self._fresh) != record.last - record.first or self._used != len(record.buffers):
+            raise _Outgrown
+        if (made is None) != (section.tail is None or record.stop != section.stop):
+            raise _Outgrown
+        return made
+
+    def _compiled(self, specs: Sequence[Spec]) -> Compiled:
+        if self._kernel is None:
+            self._kernel = super()._compiled(specs)
+        return self._kernel
+
+    def _enter(self, entry: Liveness) -> None:
+        """Define the inputs whose specs are others now, in their frames where they have one."""
+        frames = self.runner.frames
+        for position, port in enumerate(self.runner.program.inputs):
+            slot = entry.slots[port.slot]
+            buffer = self._old.frame_buffers.get(position)
+            old = self.live.every[port.slot]
+            if _as_before(old, slot):
+                continue
+            if buffer is not None:
+                if frames is None or not frames.fits(slot.spec) or not isinstance(slot.spec, TensorSpec):
+                    raise _Outgrown
+                if slot.spec.nbytes > buffer.nbytes:
+                    raise _Outgrown
+                array = self._frames[position] = self.provider.array(buffer, slot.spec)
+                slot = Slot(Kind.BORROWED, slot.spec, port.slot, False, array, slot.value)
+            self._define(port.slot, slot)
+
+    def _commit(self, calls: dict[int, Call], tail: Tail | None, again: Sequence[Record]) -> None:
+        section = self._old
+        if section.tolerant:
+            for record in again:
+                for at in range(record.start, record.stop):
+                    section.tolerant.pop(at, None)
+        section.tolerant.update(self.section.tolerant)
+        growing = SeamReason.GROWING_SYMBOL
+        if any(
+            section.seams[k] is None for k in calls
+        ):  # what was recorded holds calls that are no longer right
+            for captured in section.captured.values():
+                captured.discard()
+            section.captured.clear()
+        for k, call in calls.items():
+            section.calls[k] = call
+            if section.seams[k] is None:
+                section.seams[k] = growing
+        for captured in section.captured.values():
+            captured.replace(calls)
+        section.frames = self._frames
+        section.tail = tail
+        section.exit.every = self.live.every
+        if not self._changed.isdisjoint(section.exit.slots):
+            for following in section.next.values():
+                following.close()
+            section.next.clear()
+        for index in section.exit.slots:
+            section.exit.slots[index] = self.live.every[index]
+        section.results = None
+        section.lent.clear()
+
+    # -- what the builder asks for ------------------------------------------------------------------------------
+    def _define(self, index: int, slot: Slot, buffer: Buffer | None = None) -> None:
+        old = self.live.every.get(index)
+        if old is None or not _same(old, slot):
+            self.live.every[index] = slot
+            self._changed.add(index)
+
+    def _take(self, nbytes: int, *, grows: bool = False) -> Buffer:
+        """The buffer that was taken at this place when the section was built."""
+        if self._used in self._record.in_place:
+            raise _Outgrown
+        return self._taken_then(nbytes)
+
+    def _taken_then(self, nbytes: int) -> Buffer:
+        buffers = self._record.buffers
+        if self._used == len(buffers) or buffers[self._used].nbytes < nbytes:
+            raise _Outgrown
+        self._used += 1
+        return buffers[self._used - 1]
+
+    def _reuse(self, index: int, nbytes: int) -> Buffer | None:
+        """As when the section was built, where the sizes still are alike."""
+        if self._record.in_place.get(self._used) != index:
+            return None
+        spec = self.live.slots[index].spec
+        if not isinstance(spec, TensorSpec) or spec.nbytes != nbytes:
+            raise _Outgrown
+        return self._taken_then(nbytes)
+
+    def _step(self, call: Call, seam: SeamReason | None = None, at: int | None = None) -> None:
+        self._fresh.append(call)
+
+
+def _as_before(old: Slot, new: Slot) -> bool:
+    """Whether an input has the spec, the value and (where it is bound) the memory that it had."""
+    if old.spec != new.spec or (new.array is not None and new.array is not old.array):
+        return False
+    return _same_value(old, new)
+
+
+def _same_value(old: Slot, new: Slot) -> bool:
+    a, b = old.value, new.value
+    return a is b or (a is not None and b is not None and a.tobytes() == b.tobytes())
+
+
+def _same(old: Slot, new: Slot) -> bool:
+    """Whether readers of `old` may go on as they are."""
+    if old.kind is not new.kind or old.spec != new.spec or old.volatile is not new.volatile:
+        return False
+    if not _same_value(old, new):
+        return False
+    # An owned value of the same spec lies in the buffer that it had; views and inputs may lie elsewhere.
+    return new.volatile or new.kind in (Kind.OWNED, Kind.NOTHING, Kind.KNOWN, Kind.CONSTANT)
