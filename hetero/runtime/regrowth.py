@@ -7,7 +7,7 @@ then on once for all that are twins.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING, Any
 from hetero.errors import HeteroError
 from hetero.kernels.base import Call, Compiled
 from hetero.kernels.quiet import bare
-from hetero.program.program import NO_SLOT, Instruction
+from hetero.program.program import Instruction
 from hetero.providers.base import Buffer
 from hetero.runtime.builder import Builder
 from hetero.runtime.capture.reasons import SeamReason
 from hetero.runtime.fused_run import bind_run
+from hetero.runtime.operands import UINT8
 from hetero.runtime.section import Record, Section, Tail
-from hetero.runtime.slots import NOTHING, Kind, Liveness, Slot
+from hetero.runtime.slots import Kind, Liveness, Slot
 from hetero.runtime.twins import Step, Twins, twins_of
 from hetero.types import Array, Spec, TensorSpec
 
@@ -30,6 +31,15 @@ if TYPE_CHECKING:
 
 MOSTLY = 0.6
 """Share of a section's instructions from which so much depends on what grew that the section is left as it is."""
+_COUNTERS = (
+    "folded",
+    "views",
+    "in_place",
+    "contiguous_copies",
+    "volatile_steps",
+    "fused_calls",
+    "fused_instructions",
+)
 
 
 @dataclass(slots=True)
@@ -66,8 +76,8 @@ class Regrowth(Builder):
         self._kernel: Compiled | None = None
         self.section.tolerant.clear()
 
-    def to(self, entry: Liveness) -> bool:
-        """Bind for the inputs in `entry` (their slots, without frames). False where that cannot be."""
+    def to(self, entry: Mapping[int, Slot]) -> bool:
+        """Bind for the inputs in `entry` (by slot, without frames). False where that cannot be."""
         kernels, twins = self.runner.context.kernels, self._old.twins
         kernels.passing = True
         try:
@@ -83,12 +93,13 @@ class Regrowth(Builder):
         finally:
             kernels.passing = False
 
-    def _explore(self, entry: Liveness) -> bool:
+    def _explore(self, entry: Mapping[int, Slot]) -> bool:
         """Bind anew, one by one, what is reached by what grew; and note what of it are twins."""
         section = self._old
         calls: dict[int, Call] = {}
         again: list[Record] = []
         tail: Tail | None = section.tail
+        before = self._counts()
         self._enter(entry)
         for record in section.records:
             run = self.runner.program.instructions[record.start : record.stop]
@@ -102,93 +113,83 @@ class Regrowth(Builder):
         self.mostly = affected > MOSTLY * (section.stop - section.start)
         if self.mostly:
             return False
-        before, changed = section.exit.every, frozenset(self._changed)
+        counted = {name: count - before[name] for name, count in self._counts().items()}
+        old, changed = section.exit.every, frozenset(self._changed)
         self._commit(calls, tail, again)
-        section.twins = twins_of(self.runner, section, before, self.live.every, changed, again)
+        section.twins = twins_of(self.runner, section, old, self.live.every, changed, again, counted)
         return True
 
-    def _follow(self, entry: Liveness, twins: Twins) -> None:
+    def _follow(self, entry: Mapping[int, Slot], twins: Twins) -> None:
         """Bind anew as it was done last, once for all twins. Raises: _Outgrown where what grows is not what grew."""
         every, section = self.live.every, self._old
+        before = self._counts()
         self._enter(entry)
         if not self._changed <= twins.entry:
             raise _Outgrown
         for first, *others in twins.alike:
-            if any(every[index].spec != every[first].spec for index in others):
+            spec = every[first].spec
+            if any(every[index].spec != spec for index in others):
                 raise _Outgrown
         tail: Tail | None = section.tail
         calls: dict[int, Call] = {}
         bound: list[_Made] = []
         for step in twins.steps:
-            made = None
-            if step.twin is not None:
-                made = bound[step.twin]
-                self._like(twins.steps[step.twin].run[0], step.run[0], twins.grown)
-            elif step.sibling is not None:
-                made = self._again(step, bound[step.sibling])
+            made = None if step.sibling is None else self._again(step, bound[step.sibling])
             if made is None:
-                end = self._bound(
-                    step.record, step.run, None if step.kernel is None else bound[step.kernel].kernel
-                )
+                kernel = None if step.kernel is None else bound[step.kernel].kernel
+                end = self._bound(step.record, step.run, kernel)
                 tail = end if end is not None else tail
-                made = _Made(self._fresh, self._kernel, self._lie(step))
-            if step.steady and not self._changed.isdisjoint(step.steady):
-                raise _Outgrown
+                if step.steady and not self._changed.isdisjoint(step.steady):
+                    raise _Outgrown
+                strides = [getattr(every[s].array, "strides", None) for s in step.reads] if step.leads else []
+                made = _Made(self._fresh, self._kernel, strides)
             bound.append(made)
-            calls.update(zip(range(step.record.first, step.record.last), made.calls, strict=True))
+            for call, numbers in zip(made.calls, step.calls, strict=True):
+                for number in numbers:
+                    calls[number] = call
+            for index, others in step.results:
+                slot = every[index]
+                for other in others:
+                    # what comes after a tail counts who holds which memory
+                    every[other] = slot if section.tail is None else replace(slot, owner=every[other].owner)
+        for name, count in before.items():
+            setattr(self.runner.statistics, name, count + twins.counted[name])
         self._changed |= twins.grown
-        self._commit(calls, tail, [step.record for step in twins.steps if step.twin is None])
+        self._commit(calls, tail, [step.record for step in twins.steps])
 
     def _again(self, step: Step, model: _Made) -> _Made | None:
         """Bind an instruction as `model` was, which is alike but for where it lies; None where that may be wrong."""
-        kernel, (instruction,) = model.kernel, step.run
-        if kernel is None or len(model.calls) > 1 or self._lie(step) != model.strides:
+        every, provider, kernel = self.live.every, self.provider, model.kernel
+        if kernel is None or len(model.calls) > 1:
             return None
-        every, provider, buffers = self.live.every, self.provider, step.record.buffers
-        operands = [NOTHING if s == NO_SLOT else every[s] for s in instruction.inputs]
-        if any(o.array is None and o.kind is not Kind.NOTHING for o in operands):
-            return None
-        inputs = [o.array for o in operands]
-        outputs = zip(instruction.outputs, kernel.outputs, strict=True)
+        inputs: list[Array] = []
+        for index, strides in zip(step.reads, model.strides, strict=True):
+            array = every[index].array
+            if array is None or array.strides != strides:
+                return (
+                    None  # what the strides allow, and what must be copied first, may be another thing here
+                )
+            inputs.append(array)
+        (index,), (spec,) = step.run[0].outputs, kernel.outputs
+        assert isinstance(spec, TensorSpec), "it was told from what became of it"
         if not model.calls:
             views = provider.view(kernel, inputs)
             if views is None:
                 return None
-            owner = every[instruction.inputs[0]].owner
-            for (index, spec), view in zip(outputs, views, strict=True):
-                if index != NO_SLOT and spec is not None:
-                    self._define(index, Slot(Kind.VIEW, spec, owner, False, view))
+            if not step.steady:
+                every[index] = Slot(Kind.VIEW, spec, every[step.reads[0]].owner, False, views[0])
             return model
-        self.at, self._record, self._used = step.record.start, step.record, 0
-        workspace = self._scratch(kernel.workspace_bytes, [], False)
-        arrays: list[Array | None] = []
-        for index, spec in outputs:
-            array = None
-            if index != NO_SLOT and isinstance(spec, TensorSpec):
-                array = provider.array(self._taken_then(spec.nbytes), spec)
-                self._define(index, Slot(Kind.OWNED, spec, index, False, array))
-            arrays.append(array)
-        if self._used != len(buffers):
-            return None
-        call = bare(provider.bind(kernel, inputs, arrays, workspace))
-        return _Made([call], kernel, model.strides)
+        workspace, buffers = None, step.record.buffers
+        if kernel.workspace_bytes:
+            workspace = provider.array(buffers[0], TensorSpec(UINT8, (kernel.workspace_bytes,)))
+        output = provider.array(buffers[-1], spec)
+        if not step.steady:
+            every[index] = Slot(Kind.OWNED, spec, index, False, output)
+        return _Made([bare(provider.bind(kernel, inputs, [output], workspace))], kernel, model.strides)
 
-    def _lie(self, step: Step) -> list[Any]:
-        """The strides of the operands."""
-        every = self.live.every
-        arrays = [None if s == NO_SLOT else every[s].array for s in step.run[0].inputs]
-        return [None if x is None else x.strides for x in arrays]
-
-    def _like(self, model: Instruction, twin: Instruction, grown: frozenset[int]) -> None:
-        """Define the results of `twin` as those of `model`, which it is a twin of."""
-        every = self.live.every
-        for index, own in zip(model.outputs, twin.outputs, strict=True):
-            if own in grown:
-                slot = every[index]
-                if self._old.tail is not None:  # what comes after counts who holds which memory
-                    owner = every[twin.inputs[0]].owner if slot.kind is Kind.VIEW else own
-                    slot = replace(slot, owner=owner)
-                every[own] = slot
+    def _counts(self) -> dict[str, int]:
+        """The counters of what is bound, which count each twin."""
+        return {name: getattr(self.runner.statistics, name) for name in _COUNTERS}
 
     def _bound(
         self, record: Record, run: Sequence[Instruction], kernel: Compiled | None = None
@@ -212,15 +213,15 @@ class Regrowth(Builder):
             self._kernel = super()._compiled(specs)
         return self._kernel
 
-    def _enter(self, entry: Liveness) -> None:
+    def _enter(self, entry: Mapping[int, Slot]) -> None:
         """Define the inputs whose specs are others now, in their frames where they have one."""
         frames = self.runner.frames
         for position, port in enumerate(self.runner.program.inputs):
-            slot = entry.slots[port.slot]
-            buffer = self._old.frame_buffers.get(position)
+            slot = entry[port.slot]
             old = self.live.every[port.slot]
             if _as_before(old, slot):
                 continue
+            buffer = self._old.frame_buffers.get(position)
             if buffer is not None:
                 if frames is None or not frames.fits(slot.spec) or not isinstance(slot.spec, TensorSpec):
                     raise _Outgrown

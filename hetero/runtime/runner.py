@@ -238,7 +238,7 @@ class Runner:
         self.preparing = True
         try:
             with suppress(HeteroError):
-                self._keep(self._roots, (key, (), b""), self._build(0, self._entry(key), None, ()))
+                self._keep(self._roots, (key, (), b""), self._build(0, self._entry(key, {}), None, ()))
         finally:
             self.preparing = False
 
@@ -327,7 +327,7 @@ class Runner:
             self.statistics.memo_ineligible += 1
             return None
         regrowth = Regrowth(self, section)
-        if not regrowth.to(self._entry_of(key, inputs)):
+        if not regrowth.to(self._moving_slots(key[0], self._values(inputs))):
             drive.off = regrowth.mostly
             self.statistics.memo_rebuilt += 1
             return None
@@ -348,7 +348,7 @@ class Runner:
 
     def _verify(self, section: Section, key: Signature, inputs: Sequence[Any]) -> None:
         """Raises: ProgramError where a program bound from scratch has other shapes."""
-        scratch = self._build(0, self._entry_of(key, inputs), None, ())
+        scratch = self._build(0, self._entry(key[0], self._values(inputs)), None, ())
         try:
             fresh = scratch.exit.every
             for index, slot in section.exit.every.items():
@@ -408,39 +408,41 @@ class Runner:
         growing = drive.last is not None and drive.steady >= STEADY_STEPS and self.options.decode_memo
         before = drive.last[1].exit.every if growing and drive.last is not None else None
         self.statistics.memo_primed += before is not None
-        section = self._build(0, self._entry_of(key, inputs), None, (), inputs, before)
+        entry = self._entry(key[0], self._values(inputs))
+        section = self._build(0, entry, None, (), inputs, before)
         self._keep(self._roots, key, section)
         drive.last = key, section
         return section
 
-    def _entry_of(self, key: Signature, inputs: Sequence[Any]) -> Liveness:
-        """`_entry` for these inputs, with the values that decide shapes."""
-        live = self._entry(key[0])
-        for k in self._value_inputs:
-            if _is_small(inputs[k]):
-                live.slots[self.program.inputs[k].slot].value = inputs[k].copy()
-        return live
+    def _values(self, inputs: Sequence[Any]) -> dict[int, HostArray]:
+        """By position, copies of the inputs whose values decide shapes."""
+        return {k: inputs[k].copy() for k in self._value_inputs if _is_small(inputs[k])}
 
-    def _entry(self, specs: Sequence[Spec]) -> Liveness:
-        """What is live when the program starts: constants, and inputs of these specs."""
+    def _entry(self, specs: Sequence[Spec], values: Mapping[int, HostArray]) -> Liveness:
+        """What is live when the program starts: constants, and inputs of these specs and values."""
         live = Liveness()
         for index, slot in self._constants.items():
             live.define(index, slot)
         for k, constant in self._fixed.items():
             live.define(self.program.inputs[k].slot, constant)
-        for k, spec in zip(self._moving, specs, strict=True):
-            port = self.program.inputs[k]
-            kind = Kind.BORROWED if isinstance(spec, TensorSpec) else Kind.SEQUENCE
-            pinned = None if self._pins is None else self._pins.inputs.get(k)
-            if pinned is not None:
-                live.define(port.slot, Slot(kind, spec, port.slot, False, pinned))
-            elif k in self._states:
-                live.define(
-                    port.slot, Slot(kind, spec, port.slot, False, self._states[k].value(), state=True)
-                )
-            else:
-                live.define(port.slot, Slot(Kind.NOTHING if spec == ABSENT else kind, spec, port.slot, True))
+        for index, slot in self._moving_slots(specs, values).items():
+            live.define(index, slot)
         return live
+
+    def _moving_slots(self, specs: Sequence[Spec], values: Mapping[int, HostArray]) -> dict[int, Slot]:
+        """The inputs of these specs and values that are not constant, by slot."""
+        slots: dict[int, Slot] = {}
+        for k, spec in zip(self._moving, specs, strict=True):
+            index = self.program.inputs[k].slot
+            kind = Kind.BORROWED if isinstance(spec, TensorSpec) else Kind.SEQUENCE
+            array = None if self._pins is None else self._pins.inputs.get(k)
+            state = array is None and k in self._states
+            if state:
+                array = self._states[k].value()
+            elif array is None and spec == ABSENT:
+                kind = Kind.NOTHING
+            slots[index] = Slot(kind, spec, index, array is None, array, values.get(k), state)
+        return slots
 
     def _next(self, section: Section) -> Section:
         instruction = self.program.instructions[section.stop - 1]

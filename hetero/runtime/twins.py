@@ -28,31 +28,39 @@ _INLINE_BYTES = 4096
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One record that is bound anew. `steady`: outputs that stayed as they were, and must.
+    """One record that is bound anew, for itself and for its twins.
 
-    An earlier step that is alike, by how much: `kernel` has its kernel; `sibling` also binds it in the same way where
-    the operands' strides are its own; `twin` has the same calls and results.
+    `calls`: for each of its calls, the numbers in the section of that call and its twins. `results`: its slots that
+    grew, each with its twins'. `steady`: its results that stayed as they were, and must (and so do its twins').
+    `kernel`: an earlier step with the same kernel. `sibling`: one that is also bound in the same way, where the
+    operands' strides are the same. `reads`: a single instruction's operands that are given. `leads`: whether it is a
+    later step's sibling.
     """
 
     record: Record
     run: tuple[Instruction, ...]
+    calls: tuple[list[int], ...]
+    results: tuple[tuple[int, list[int]], ...]
     steady: tuple[int, ...]
     kernel: int | None
     sibling: int | None
-    twin: int | None
+    reads: tuple[int, ...]
+    leads: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Twins:
     """How a section is bound anew: `steps` in order, where nothing but `grown` slots are others than before.
 
-    `entry`: those of them that are program inputs; `alike`: groups of these that must have one spec.
+    `entry`: those of them that are program inputs; `alike`: groups of these that must have one spec. `counted`: what
+    the runner's statistics count for it.
     """
 
     steps: tuple[Step, ...]
     entry: frozenset[int]
     grown: frozenset[int]
     alike: tuple[tuple[int, ...], ...]
+    counted: Mapping[str, int]
 
 
 def twins_of(
@@ -62,21 +70,48 @@ def twins_of(
     after: Mapping[int, Slot],
     changed: frozenset[int],
     records: Sequence[Record],
+    counted: Mapping[str, int],
 ) -> Twins:
     """The twins among `records`, those of the section that were bound anew when the slots in `changed` became others
-    (`before`, `after`)."""
+    (`before`, `after`), for which `counted` was counted."""
     numbers = _Numbers(runner, section, before, after, changed)
     instructions = runner.program.instructions
     steps: list[Step] = []
-    first: dict[Hashable, int] = {}
-    for at, record in enumerate(records):
+    kernels: dict[Hashable, int] = {}
+    siblings: dict[Hashable, int] = {}
+    models: dict[Hashable, Step] = {}
+    for record in records:
         run = instructions[record.start : record.stop]
         steady = tuple(s for i in run for s in i.outputs if s != NO_SLOT and s not in changed)
-        keys = numbers.of(record, run[0], tuple(s in steady for s in run[0].outputs)) if len(run) == 1 else ()
-        alike = [first.setdefault(key, at) if key is not None else at for key in keys]
-        kernel, sibling, twin = [k if k != at else None for k in alike] or [None] * 3
-        steps.append(Step(record, run, steady, kernel, sibling, twin))
-    return Twins(tuple(steps), frozenset(numbers.entry), changed, numbers.alike())
+        made = [s for i in run for s in i.outputs if s in changed]
+        one = run[0] if len(run) == 1 else None
+        like = numbers.of(record, one, tuple(s in steady for s in one.outputs)) if one is not None else None
+        kernel, sibling, twin = (None, None, None) if like is None else like
+        if twin in models:
+            model = models[twin]
+            for call, numbered in zip(range(record.first, record.last), model.calls, strict=True):
+                numbered.append(call)
+            for index, (_, others) in zip(made, model.results, strict=True):
+                others.append(index)
+            continue
+        step = Step(
+            record,
+            run,
+            tuple([k] for k in range(record.first, record.last)),
+            tuple((index, []) for index in made),
+            steady,
+            None if kernel is None else kernels.get(kernel),
+            None if sibling is None else siblings.get(sibling),
+            () if one is None else tuple(s for s in one.inputs if s != NO_SLOT),
+            sibling is not None and sibling not in siblings,
+        )
+        for key, known in ((kernel, kernels), (sibling, siblings)):
+            if key is not None:
+                known.setdefault(key, len(steps))
+        if twin is not None:
+            models[twin] = step
+        steps.append(step)
+    return Twins(tuple(steps), frozenset(numbers.entry), changed, numbers.alike(), counted)
 
 
 @dataclass(slots=True)
@@ -110,9 +145,11 @@ class _Numbers:
         """The inputs that are taken to have one spec."""
         return tuple(tuple(g) for g in self._groups.values() if len(g) > 1)
 
-    def of(self, record: Record, instruction: Instruction, steady: tuple[bool, ...]) -> tuple[Hashable, ...]:
+    def of(
+        self, record: Record, instruction: Instruction, steady: tuple[bool, ...]
+    ) -> tuple[Hashable, Hashable | None, Hashable | None] | None:
         """Keys of its kernel, of how it is bound, and of what it is bound to (the latter two None where nothing is like
-        it); empty where not even its kernel is another's. Numbers what it makes."""
+        it); None where not even its kernel is another's. Numbers what it makes."""
         definition = self.runner.analysis.kernels[record.start]
         operation = _operation(instruction, definition)
         does = self._number(
@@ -125,8 +162,7 @@ class _Numbers:
                 self._specs[index] = self._number(("makes", does, k, known))
                 self._places[index] = self._made(index, slot, instruction, does, k)
         if operation is None or (self.section.tail is not None and record.stop == self.section.stop):
-            return ()
-        kernel = "kernel", does
+            return None
         metadata = definition is not None and definition.metadata
         places = () if metadata else tuple(map(self._place, instruction.inputs))
         results = [self.after[s] for s in instruction.outputs if s != NO_SLOT]
@@ -135,11 +171,12 @@ class _Numbers:
             or min(places, default=0) < 0
             or self._is_special(record, instruction)
         ):
-            return kernel, None, None
+            return does, None, None
         in_place = tuple((k, instruction.inputs.index(s)) for k, s in sorted(record.in_place.items()))
-        twin = "twin", does, steady, places, tuple(map(id, record.buffers)), in_place
-        computed = all(s.kind in (Kind.OWNED, Kind.VIEW) for s in results)
-        return kernel, ("sibling", does) if computed and not in_place else None, twin
+        twin = does, steady, places, tuple(map(id, record.buffers)), in_place
+        whole = len(instruction.outputs) == len(results) == 1 and NO_SLOT not in instruction.inputs
+        plain = whole and not in_place and all(s.kind in (Kind.OWNED, Kind.VIEW) for s in results)
+        return does, (does, steady) if plain else None, twin
 
     def _is_special(self, record: Record, instruction: Instruction) -> bool:
         """Whether how it is bound depends on more than operator, operands and buffers."""
