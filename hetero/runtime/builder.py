@@ -264,9 +264,9 @@ class Builder:
         (past, new), axis = operands, state.spec.axis
         if axis is None or not past.state or not isinstance(new.spec, TensorSpec):
             return False
-        shape, rows = state.spec.spec.shape, new.spec.shape
-        fits = len(rows) == len(shape) and rows == (*shape[:axis], rows[axis], *shape[axis + 1 :])
-        if not fits or new.spec.dtype != state.spec.spec.dtype:
+        own, rows = state.spec.spec, new.spec.shape
+        fits = len(rows) == len(own.shape) and rows[:axis] == own.shape[:axis]
+        if not fits or rows[axis + 1 :] != own.shape[axis + 1 :] or new.spec.dtype != own.dtype:
             return False
         stop = state.length + rows[axis]
         target = state.rows(state.length, stop)
@@ -277,11 +277,10 @@ class Builder:
             source = self._array(new)
             assert source is not None, "a stable tensor has an array"
             self._step(self.provider.copy(source, target), SeamReason.GROWING_SYMBOL)
-        index, spec = (
-            instruction.outputs[0],
-            TensorSpec(new.spec.dtype, (*shape[:axis], stop, *shape[axis + 1 :])),
+        index, value = instruction.outputs[0], state.first(stop)
+        self._define(
+            index, Slot(Kind.OWNED, TensorSpec(own.dtype, value.shape), index, False, value, state=True)
         )
-        self._define(index, Slot(Kind.OWNED, spec, index, False, state.rows(0, stop), state=True))
         return True
 
     def _updated(

@@ -22,7 +22,7 @@ from hetero.runtime.capture.reasons import SeamReason
 from hetero.runtime.fused_run import bind_run
 from hetero.runtime.operands import UINT8
 from hetero.runtime.section import Record, Section, Tail
-from hetero.runtime.slots import Kind, Liveness, Slot
+from hetero.runtime.slots import Kind, Liveness, Slot, same_known
 from hetero.runtime.twins import Step, Twins, twins_of
 from hetero.types import Array, Spec, TensorSpec
 
@@ -155,7 +155,7 @@ class Regrowth(Builder):
         for name, count in before.items():
             setattr(self.runner.statistics, name, count + twins.counted[name])
         self._changed |= twins.grown
-        self._commit(calls, tail, [step.record for step in twins.steps])
+        self._commit(calls, tail, [step.record for step in twins.steps], twins.shared)
 
     def _again(self, step: Step, model: _Made) -> _Made | None:
         """Bind an instruction as `model` was, which is alike but for where it lies; None where that may be wrong."""
@@ -231,7 +231,14 @@ class Regrowth(Builder):
                 slot = Slot(Kind.BORROWED, slot.spec, port.slot, False, array, slot.value)
             self._define(port.slot, slot)
 
-    def _commit(self, calls: dict[int, Call], tail: Tail | None, again: Sequence[Record]) -> None:
+    def _commit(
+        self,
+        calls: dict[int, Call],
+        tail: Tail | None,
+        again: Sequence[Record],
+        shared: frozenset[int] = frozenset(),
+    ) -> None:
+        """Make true what was bound. `shared`: calls whose kernel is another instruction's."""
         section = self._old
         if section.tolerant:
             for record in again:
@@ -239,16 +246,16 @@ class Regrowth(Builder):
                     section.tolerant.pop(at, None)
         section.tolerant.update(self.section.tolerant)
         growing = SeamReason.GROWING_SYMBOL
-        if any(
-            section.seams[k] is None for k in calls
-        ):  # what was recorded holds calls that are no longer right
+        recorded = [k for k in calls if section.seams[k] is None]
+        if recorded:  # what was recorded holds calls that are no longer right
             for captured in section.captured.values():
                 captured.discard()
             section.captured.clear()
+        for k in recorded:
+            section.seams[k] = growing
+        section.shared = section.shared.difference(calls) | shared
         for k, call in calls.items():
             section.calls[k] = call
-            if section.seams[k] is None:
-                section.seams[k] = growing
         for captured in section.captured.values():
             captured.replace(calls)
         section.frames = self._frames
@@ -298,21 +305,12 @@ class Regrowth(Builder):
 
 def _as_before(old: Slot, new: Slot) -> bool:
     """Whether an input has the spec, the value and (where it is bound) the memory that it had."""
-    if old.spec != new.spec or (new.array is not None and new.array is not old.array):
-        return False
-    return _same_value(old, new)
-
-
-def _same_value(old: Slot, new: Slot) -> bool:
-    a, b = old.value, new.value
-    return a is b or (a is not None and b is not None and a.tobytes() == b.tobytes())
+    return same_known(old, new) and (new.array is None or new.array is old.array)
 
 
 def _same(old: Slot, new: Slot) -> bool:
     """Whether readers of `old` may go on as they are."""
-    if old.kind is not new.kind or old.spec != new.spec or old.volatile is not new.volatile:
-        return False
-    if not _same_value(old, new):
+    if old.kind is not new.kind or old.volatile is not new.volatile or not same_known(old, new):
         return False
     # An owned value of the same spec lies in the buffer that it had; views and inputs may lie elsewhere.
     return new.volatile or new.kind in (Kind.OWNED, Kind.NOTHING, Kind.KNOWN, Kind.CONSTANT)

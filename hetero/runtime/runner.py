@@ -32,7 +32,7 @@ from hetero.runtime.pins import Pins
 from hetero.runtime.regrowth import Regrowth
 from hetero.runtime.results import collected
 from hetero.runtime.section import Key, Section, locate, value_spec
-from hetero.runtime.slots import Kind, Liveness, Slot, Table
+from hetero.runtime.slots import Kind, Liveness, Slot, Table, same_known
 from hetero.runtime.state import State
 from hetero.types import (
     ABSENT,
@@ -148,6 +148,8 @@ class Runner:
                 return kernel
             tensors = frozenset(k for k, spec in enumerate(specs) if isinstance(spec, TensorSpec))
             blocks = kernel.blocks if provider.is_host else frozenset()
+            if kernel.contiguous == tensors - blocks and kernel.blocks == blocks & tensors:
+                return kernel
             return replace(kernel, contiguous=tensors - blocks, blocks=blocks & tensors)
 
         return self.context.kernels.get((id(self), at, provider.name), specs, compiled)
@@ -347,12 +349,12 @@ class Runner:
         )
 
     def _verify(self, section: Section, key: Signature, inputs: Sequence[Any]) -> None:
-        """Raises: ProgramError where a program bound from scratch has other shapes."""
+        """Raises: ProgramError where a program bound from scratch has other shapes, or folds other values."""
         scratch = self._build(0, self._entry(key[0], self._values(inputs)), None, ())
         try:
             fresh = scratch.exit.every
             for index, slot in section.exit.every.items():
-                if index in fresh and slot.known_spec() != fresh[index].known_spec():
+                if index in fresh and not same_known(slot, fresh[index]):
                     raise ProgramError(
                         f"slot {index} of {self.program.name} was taken over as {slot.known_spec()}, "
                         f"but is {fresh[index].known_spec()}",

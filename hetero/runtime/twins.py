@@ -52,14 +52,15 @@ class Step:
 class Twins:
     """How a section is bound anew: `steps` in order, where nothing but `grown` slots are others than before.
 
-    `entry`: those of them that are program inputs; `alike`: groups of these that must have one spec. `counted`: what
-    the runner's statistics count for it.
+    `entry`: those of them that are program inputs; `alike`: groups of these that must have one spec. `shared`: calls
+    whose kernel was compiled for another instruction. `counted`: what the runner's statistics count for it all.
     """
 
     steps: tuple[Step, ...]
     entry: frozenset[int]
     grown: frozenset[int]
     alike: tuple[tuple[int, ...], ...]
+    shared: frozenset[int]
     counted: Mapping[str, int]
 
 
@@ -111,7 +112,9 @@ def twins_of(
         if twin is not None:
             models[twin] = step
         steps.append(step)
-    return Twins(tuple(steps), frozenset(numbers.entry), changed, numbers.alike(), counted)
+    own = {k for s in steps if s.kernel is None and s.sibling is None for k, *_ in s.calls}
+    shared = frozenset(k for s in steps for numbered in s.calls for k in numbered) - own
+    return Twins(tuple(steps), frozenset(numbers.entry), changed, numbers.alike(), shared, counted)
 
 
 @dataclass(slots=True)
