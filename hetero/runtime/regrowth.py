@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from hetero.runtime.runner import Runner
 
 MOSTLY = 0.6
-"""Share of a section's instructions from which so much depends on what grew that the section is left as it is."""
+"""Share of a section's instructions from which so many have to be bound anew, twins left out, that the section is left
+as it is."""
 _COUNTERS = (
     "folded",
     "views",
@@ -109,14 +110,22 @@ class Regrowth(Builder):
             tail = made if made is not None else tail
             calls.update(zip(range(record.first, record.last), self._fresh, strict=True))
             again.append(record)
-        affected = sum(record.stop - record.start for record in again)
+        counted = {name: count - before[name] for name, count in self._counts().items()}
+        twins = twins_of(
+            self.runner,
+            section,
+            section.exit.every,
+            self.live.every,
+            frozenset(self._changed),
+            again,
+            counted,
+        )
+        affected = sum(step.record.stop - step.record.start for step in twins.steps)
         self.mostly = affected > MOSTLY * (section.stop - section.start)
         if self.mostly:
             return False
-        counted = {name: count - before[name] for name, count in self._counts().items()}
-        old, changed = section.exit.every, frozenset(self._changed)
         self._commit(calls, tail, again)
-        section.twins = twins_of(self.runner, section, old, self.live.every, changed, again, counted)
+        section.twins = twins
         return True
 
     def _follow(self, entry: Mapping[int, Slot], twins: Twins) -> None:
