@@ -15,7 +15,7 @@ from hetero.runtime.section import Section
 from hetero.types import TensorSpec
 
 if TYPE_CHECKING:
-    from hetero.runtime.runner import Signature
+    from hetero.runtime.roots import Signature
 
 Growth = tuple[tuple[int, int, int], ...]
 """(position among the moving inputs, axis, by how much) of each extent that changed; and (-1, position among those

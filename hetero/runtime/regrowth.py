@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from hetero.errors import HeteroError
@@ -157,10 +157,10 @@ class Regrowth(Builder):
                 for number in numbers:
                     calls[number] = call
             for index, others in step.results:
-                slot = every[index]
+                s = every[index]
                 for other in others:
-                    # what comes after a tail counts who holds which memory
-                    every[other] = slot if section.tail is None else replace(slot, owner=every[other].owner)
+                    owner = every[other].owner
+                    every[other] = Slot(s.kind, s.spec, owner, s.volatile, s.array, s.value, s.state)
         for name, count in before.items():
             setattr(self.runner.statistics, name, count + twins.counted[name])
         self._changed |= twins.grown
@@ -169,15 +169,13 @@ class Regrowth(Builder):
     def _again(self, step: Step, model: _Made) -> _Made | None:
         """Bind an instruction as `model` was, which is alike but for where it lies; None where that may be wrong."""
         every, provider, kernel = self.live.every, self.provider, model.kernel
-        if kernel is None or len(model.calls) > 1:
+        if kernel is None or len(model.calls) > 1 or len(model.calls) != len(step.calls):
             return None
         inputs: list[Array] = []
         for index, strides in zip(step.reads, model.strides, strict=True):
             array = every[index].array
             if array is None or array.strides != strides:
-                return (
-                    None  # what the strides allow, and what must be copied first, may be another thing here
-                )
+                return None  # the strides say what can be a view, and what must be copied first
             inputs.append(array)
         (index,), (spec,) = step.run[0].outputs, kernel.outputs
         assert isinstance(spec, TensorSpec), "it was told from what became of it"

@@ -176,7 +176,7 @@ class _Numbers:
         ):
             return does, None, None
         in_place = tuple((k, instruction.inputs.index(s)) for k, s in sorted(record.in_place.items()))
-        twin = does, steady, places, tuple(map(id, record.buffers)), in_place
+        twin = does, steady, places, record.last - record.first, tuple(map(id, record.buffers)), in_place
         whole = len(instruction.outputs) == len(results) == 1 and NO_SLOT not in instruction.inputs
         plain = whole and not in_place and all(s.kind in (Kind.OWNED, Kind.VIEW) for s in results)
         return does, (does, steady) if plain else None, twin
