@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +34,7 @@ class Roots:
 
     def __init__(self, runner: Runner, value_inputs: tuple[int, ...], limit: int) -> None:
         self.sections: OrderedDict[Signature, Section] = OrderedDict()
-        self.drives: dict[str, Drive] = {}
+        self.drives: defaultdict[str, Drive] = defaultdict(Drive)
         self.value_inputs = value_inputs
         self._runner = runner
         self._limit = limit
@@ -42,7 +42,9 @@ class Roots:
 
     def choose(self, inputs: Sequence[Any], pins: Pins | None) -> tuple[Section, Sequence[Any], bool]:
         """The section for these inputs, the inputs as it wants them, and whether it is new, so that it ran already."""
-        drive, runner = self._drive(), self._runner
+        runner = self._runner
+        slot = runner.context.graph_slot
+        drive = self.drives["" if slot is None else slot.name]
         last = drive.last
         simple = not self.value_inputs and drive.pins is pins
         drive.pins = pins
@@ -65,11 +67,7 @@ class Roots:
         """What this run's graph slot did with this program before."""
         runner = self._runner
         slot = runner.context.graph_slot
-        name = "" if slot is None else slot.name
-        drive = self.drives.get(name)
-        if drive is None:
-            drive = self.drives[name] = Drive()
-        return drive
+        return self.drives["" if slot is None else slot.name]
 
     def _tolerated(self, key: Signature, inputs: Sequence[Any]) -> Section | None:
         """A section for these specs and other values of inputs, where all that read those take the new ones as well."""
