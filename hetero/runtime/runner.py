@@ -241,21 +241,16 @@ class Runner:
         np.errstate(all="ignore"), so that no kernel has to. `pins`: memory to read and write in place, on a host."""
         self._pins = pins
         try:
-            section = self._start(inputs)
+            section, inputs, ran = self.roots.choose(inputs, pins)
+            if not ran:
+                self._load(section, inputs)
+                self._call(section)
             while section.tail is not None:
                 section = self._next(section)
             self.statistics.runs += 1
             return self._collect(section)
         finally:
             self.table.clear()
-
-    def _start(self, inputs: Sequence[Any]) -> Section:
-        """Run the first section."""
-        section, inputs, ran = self.roots.choose(inputs, self._pins)
-        if not ran:
-            self._load(section, inputs)
-            self._call(section)
-        return section
 
     def _load(self, section: Section, inputs: Sequence[Any]) -> None:
         """Put the inputs where the section's calls look for them."""

@@ -1,6 +1,6 @@
 """Shape arithmetic: the operators that models count extents with, on small integer vectors, without a kernel.
 
-Compiling a kernel, giving it memory and binding it takes ten times as long as adding two integers. What is computed
+Compiling a kernel, giving it memory and binding it takes several times as long as adding two integers. What is computed
 here is what the kernels would give, to the bit; anything unusual (other dtypes, more axes, an index out of range) is
 left to them, errors included.
 """
