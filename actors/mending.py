@@ -13,11 +13,7 @@ from typing import Any
 import ray
 import ray.exceptions as rex
 
-from actors.failures import dead_actor, how_it_went, is_death, root_cause
-from actors.heartbeats import listen, period_s
-from actors.journal import Call, Journal, StateBound, StateChanged, StepRecord, first_unfinished
-from actors.members import Held, Home, Member
-from actors.recovery import (
+from actors.events import (
     ActorLost,
     CheckpointLost,
     CheckpointSettled,
@@ -31,7 +27,6 @@ from actors.recovery import (
     GiveUp,
     HeartbeatMissed,
     Promote,
-    Recovery,
     Replay,
     RestartFailed,
     Restore,
@@ -47,6 +42,11 @@ from actors.recovery import (
     StepsReplayed,
     TakeCheckpoint,
 )
+from actors.failures import dead_actor, how_it_went, is_death, root_cause
+from actors.heartbeats import listen, period_s
+from actors.journal import Call, Journal, StateBound, StateChanged, StepRecord, first_unfinished
+from actors.members import Held, Home, Member
+from actors.recovery import Recovery
 from actors.relocation import Relocation
 from actors.resources import lacking
 from hetero.errors import ChildDiedError, ClosedError, HeteroError, StepTimeoutError
