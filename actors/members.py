@@ -127,6 +127,10 @@ class Held:
             *refs,
         )
 
+    def child(self, device: str) -> int:
+        """The number of the child that was first on this device."""
+        return next(k for k, m in self.members.items() if m.device == device)
+
     def devices(self) -> Mapping[str, str]:
         """Actor id -> device."""
         return {m.actor_id: m.device for m in self.members.values()}

@@ -8,23 +8,18 @@ import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 import ray
 import ray.exceptions as rex
 
-from actors.failures import dead_actor, how_it_went, is_death, root_cause
-from actors.heartbeats import listen, period_s
-from actors.journal import Call, Journal, StateBound, StateChanged, StepRecord, first_unfinished
-from actors.members import GONE_S, Held, Home, Member
-from actors.recovery import (
+from actors.checkpoints import Checkpoints
+from actors.events import (
     ActorLost,
-    CheckpointLost,
-    CheckpointSettled,
     ChildMoved,
-    ChildPrepared,
     Closed,
+    Command,
     DeadlinePassed,
     Event,
     Failover,
@@ -32,12 +27,8 @@ from actors.recovery import (
     GiveUp,
     HeartbeatMissed,
     Promote,
-    Recovery,
     Replay,
-    RestartFailed,
     Restore,
-    StandbyLost,
-    StandbyReady,
     Start,
     StartStandby,
     StateBegan,
@@ -48,30 +39,21 @@ from actors.recovery import (
     StepsReplayed,
     TakeCheckpoint,
 )
+from actors.failures import dead_actor, how_it_went, is_death, root_cause
+from actors.heartbeats import listen
+from actors.journal import Call, Journal, StateBound, StateChanged, StepRecord, first_unfinished
+from actors.members import GONE_S, Held, Home, Member
+from actors.recovery import Recovery
 from actors.relocation import Relocation
-from actors.resources import lacking
+from actors.starting import Starting
 from hetero.errors import ChildDiedError, ClosedError, HeteroError, StepTimeoutError
 from hetero.options import RuntimeOptions
 
 log = logging.getLogger("hetero.recovery")
 
-_POLL_S = 0.1
 _ANSWER_S = 0.5
-_LOOK_S = 1.0
-"""Between two looks at what the cluster has."""
 _SETTLE_S = 3.0
 """How long a death may take to be known that so far only shows in a lost object."""
-
-
-@dataclass(slots=True)
-class _Coming:
-    """An incarnation that is being started: not before `at_s`, and it must be ready by `until_s`."""
-
-    generation: int
-    at_s: float
-    until_s: float
-    standby: Member | None = None
-    ready: Any = None
 
 
 class Mending:
@@ -85,13 +67,9 @@ class Mending:
         self.relocation: Relocation | None = None
         self.closed = False
         self._held, self._journal, self._options = held, journal, options
-        self._coming: dict[str, _Coming] = {}
-        self._beat_s = period_s(options.heartbeat_timeout_s)
-        self._warming: dict[Any, tuple[str, Member]] = {}
-        self._free: dict[str, list[Home]] = {}
-        self._looked_s = 0.0
-        self._copies: tuple[int, dict[int, Any]] | None = None
-        self._copying: list[Any] = []
+        self._starting = Starting(held, options)
+        self._checkpoints = Checkpoints(held, journal)
+        self._todo: deque[Command] = deque()
         self._given_up: dict[int, GiveUp] = {}
         self._timed_out: set[int] = set()
         self.lost: dict[str, str] = {}
@@ -101,12 +79,7 @@ class Mending:
     def begin(self, spare: Mapping[str, list[Home]]) -> None:
         """All children are prepared. `spare`: bundles for standbys, by the kind of child that they can become."""
         held, options = self._held, self._options
-        for member in held.members.values():
-            member.watch(member.facts, self._beat_s)
-        self._free = {kind: list(bundles) for kind, bundles in spare.items()}
-        for kind, bundles in spare.items():
-            for _ in bundles:
-                self._start_standby(kind)
+        self._starting.begin(spare)
         kinds = {m.device: held.wishes[k].kind for k, m in held.members.items()}
         self.machine = Recovery(
             kinds, options.max_restarts, options.max_step_deaths, options.checkpoint_every
@@ -136,8 +109,7 @@ class Mending:
         if not machine.delivers(step, epoch):
             return False
         self._journal.finish(step)
-        self._settle_copies()
-        self.do(StepFinished(step))
+        self.do(*self._checkpoints.settle(), StepFinished(step))
         return True
 
     def dropped(self, step: int) -> None:
@@ -186,9 +158,7 @@ class Mending:
         ):  # an object is gone; whose process or node it was is known in a moment
             deadline = time.monotonic() + _SETTLE_S
             while not found and time.monotonic() < deadline and not self.closed:
-                ray.wait(
-                    [m.actor.ping.remote() for m in members.values()], timeout=_POLL_S, fetch_local=False
-                )
+                ray.wait([m.actor.ping.remote() for m in members.values()], timeout=0.1, fetch_local=False)
                 found = [m for m in members.values() if m.ended()]
         cause = how_it_went(root_cause(error))
         self.do(*(loss for member in found for loss in self._loss(member, cause)))
@@ -200,7 +170,7 @@ class Mending:
     def passed_deadline(self, step: int) -> None:
         """A step took too long: whoever is running it, or a step before it, is stuck."""
         epoch = self.epoch
-        self._muster()
+        self.muster()
         self.notice()
         if epoch != self.epoch:
             return  # a death explains it, and the step has been given out again
@@ -216,6 +186,10 @@ class Mending:
         if suspects:
             self._last_cause[cause] = suspects[0][0]
         self.do(DeadlinePassed(step, tuple(suspects), time.monotonic(), cause))
+
+    def wait_copied(self) -> None:
+        """A step over channels may begin: not before the state of the last one was copied."""
+        self._checkpoints.wait_copied(self._options.step_timeout_s or None)
 
     def cut_off(self, device: str | None, cause: str) -> None:
         """The channels have broken at this child, as far as can be told: it is dead, or nobody can reach it."""
@@ -233,11 +207,17 @@ class Mending:
             self._held.roads.cut(f"channels failed: {cause}")
             self.do(DeadlinePassed(next(iter(self._journal.open)), (), time.monotonic(), cause))
 
+    def muster(self) -> None:
+        """Count the standbys that are ready."""
+        assert self.machine is not None, "only with recovery"
+        for event in self._starting.muster():
+            self.machine.handle(event)
+
     def heart_stopped(self, member: Member) -> None:
         """A child has not given a sign of life for too long."""
         if self._current(member) and not member.ended():
-            self._muster()
-            step = self._running(self._child(member.device))
+            self.muster()
+            step = self._running(self._held.child(member.device))
             cause = f"it gave no sign of life for {self._options.heartbeat_timeout_s:g} s"
             self._last_cause[cause] = member.device
             self.do(HeartbeatMissed(member.device, member.generation, time.monotonic(), step, cause))
@@ -250,8 +230,8 @@ class Mending:
     def _loss(self, member: Member, cause: str) -> list[Event]:
         if not self._current(member):
             return []
-        self._muster()
-        step = self._running(self._child(member.device))
+        self.muster()
+        step = self._running(self._held.child(member.device))
         self._last_cause[cause] = member.device
         return [ActorLost(member.device, member.generation, time.monotonic(), step, cause)]
 
@@ -295,30 +275,37 @@ class Mending:
         Raises: ClosedError where the executor is closed meanwhile.
         """
         assert self.machine is not None, "only with recovery"
-        todo = deque(command for event in events for command in self.machine.handle(event))
-        while todo or self._coming:
-            while todo:
-                todo.extend(self._perform(todo.popleft()))
-            if self._coming:
-                todo.extend(self._await_next())
+        if self.closed:
+            self._todo.clear()
+            self._starting.forget()
+            return
+        for event in events:
+            self._todo.extend(self.machine.handle(event))
+        while self._todo or self._starting:
+            while (
+                self._todo
+            ):  # what is interrupted stays there, and is done when next there is something to do
+                following = self._perform(self._todo[0])
+                self._todo.popleft()
+                self._todo.extend(following)
+            if self._starting:
+                event_ = self._starting.wait_next()
+                if self.closed:
+                    raise ClosedError("these children were closed meanwhile", phase="transport")
+                if event_ is not None:
+                    self._todo.extend(self.machine.handle(event_))
 
-    def _perform(self, command: Any) -> Sequence[Any]:
+    def _perform(self, command: Command) -> Sequence[Command]:
         assert self.machine is not None, "only with recovery"
         match command:
             case Fence(device, generation):
                 self._fence(device, generation)
             case Start(device, generation, at_s):
-                self._coming[device] = _Coming(
-                    generation, at_s, at_s + (self._options.start_timeout_s or 1e9)
-                )
+                self._starting.ask(device, generation, at_s)
             case Promote(device, generation, kind):
-                now = time.monotonic()
-                standby = next(m for m in self._held.standbys[kind] if m.end is not None)
-                self._held.standbys[kind].remove(standby)
-                until_s = now + (self._options.start_timeout_s or 1e9)
-                self._coming[device] = _Coming(generation, now, until_s, standby)
+                self._starting.promote(device, generation, kind)
             case StartStandby(kind):
-                self._start_standby(kind)
+                self._starting.start_standby(kind)
             case Restore():
                 self._restore()
             case Replay(epoch, _, open_steps):
@@ -329,87 +316,23 @@ class Mending:
                 self._given_up[step] = command
                 self._journal.drop(step)
             case Failover(device, cause):
-                child = self._child(device)
+                child = self._held.child(device)
                 if self.relocation is not None and self.relocation.move(child, cause):
                     kind = self._held.wishes[child].kind
                     return self.machine.handle(ChildMoved(device, kind, time.monotonic()))
                 log.error("child %s cannot be started again: %s", device, cause)
                 self.lost[device] = cause
-                self._coming.clear()
+                self._starting.forget()
             case TakeCheckpoint(step):
-                self._take_checkpoint(step)
+                self._checkpoints.take(step, self._journal.bound)
         return ()
 
     def _fence(self, device: str, generation: int) -> None:
-        member = self._held.members[self._child(device)]
-        self._coming.pop(device, None)
-        self._copies = None
+        member = self._held.members[self._held.child(device)]
+        self._starting.forget(device)
+        self._checkpoints.forget()
         log.warning("child %s (generation %d) is gone; it is started anew", device, generation)
         member.kill()
-
-    # -- starting ------------------------------------------------------------------------------------------------
-    def _await_next(self) -> Sequence[Any]:
-        """Begin what is due, and wait until one of those that are coming is there or has failed."""
-        assert self.machine is not None, "only with recovery"
-        now = time.monotonic()
-        for device, coming in self._coming.items():
-            if coming.ready is None and coming.at_s <= now:
-                self._start(device, coming)
-        pending = {c.ready: device for device, c in self._coming.items() if c.ready is not None}
-        if pending:
-            ready, _ = ray.wait(list(pending), num_returns=1, timeout=_POLL_S)
-        else:
-            ready = []
-            time.sleep(max(0.0, min(_POLL_S, min(c.at_s for c in self._coming.values()) - now)))
-        if self.closed:
-            raise ClosedError("these children were closed while one was started again", phase="transport")
-        if ready:
-            return self._arrived(pending[ready[0]])
-        late = [d for d, c in self._coming.items() if time.monotonic() > c.until_s]
-        if late:
-            return self._failed(late[0], "it was not ready in time")
-        return self._despair()
-
-    def _despair(self) -> Sequence[Any]:
-        """Do not wait for room that the cluster does not have any more."""
-        now = time.monotonic()
-        if now - self._looked_s < _LOOK_S:
-            return ()
-        self._looked_s = now
-        for device, coming in self._coming.items():
-            missing = lacking([self._held.wishes[self._child(device)]])
-            if missing and coming.ready is not None:
-                return self._failed(device, f"the cluster has too little {missing} left")
-        return ()
-
-    def _start(self, device: str, coming: _Coming) -> None:
-        held, child = self._held, self._child(device)
-        home = held.homes[child]
-        member = coming.standby or held.start(held.wishes[child], home)
-        if coming.standby is not None:
-            self._free.setdefault(held.wishes[child].kind, []).append(home)
-            held.homes[child] = coming.standby.home
-        member.device, member.generation = device, coming.generation
-        held.members[child] = member
-        coming.ready = held.prepare(child, self._options)
-
-    def _arrived(self, device: str) -> Sequence[Any]:
-        assert self.machine is not None, "only with recovery"
-        coming, member = self._coming[device], self._held.members[self._child(device)]
-        try:
-            facts = ray.get(coming.ready)
-        except rex.RayError as error:
-            root = root_cause(error)
-            return self._failed(device, how_it_went(root) if is_death(error) else str(root))
-        del self._coming[device]
-        member.watch(facts, self._beat_s)
-        log.info("child %s (generation %d) is prepared", device, coming.generation)
-        return self.machine.handle(ChildPrepared(device, coming.generation))
-
-    def _failed(self, device: str, cause: str) -> Sequence[Any]:
-        assert self.machine is not None, "only with recovery"
-        coming = self._coming.pop(device)
-        return self.machine.handle(RestartFailed(device, coming.generation, time.monotonic(), cause))
 
     # -- replaying -----------------------------------------------------------------------------------------------
     def _restore(self) -> None:
@@ -456,39 +379,6 @@ class Mending:
         for call in record.calls:
             issue(self._held.members[call.child], record.step, call)
 
-    # -- checkpoints ---------------------------------------------------------------------------------------------
-    def wait_copied(self) -> None:
-        """A step over channels may begin: not before the state of the last one was copied."""
-        copying, self._copying = self._copying, []
-        if copying:
-            timeout_s = self._options.step_timeout_s or None
-            ray.wait(copying, num_returns=len(copying), timeout=timeout_s, fetch_local=False)
-
-    def _take_checkpoint(self, step: int) -> None:
-        copies = {}
-        for child in self._journal.bound:
-            member = self._held.members[child]
-            self._copying.append(member.actor.copy_state.remote(member.generation))
-            copies[child] = member.actor.take_copy.remote()
-        self._copies = step, copies
-
-    def _settle_copies(self) -> None:
-        """Where all copies that were asked for have reached this node, begin from them in future. Does not wait."""
-        if self._copies is None:
-            return
-        step, copies = self._copies
-        if len(ray.wait(list(copies.values()), num_returns=len(copies), timeout=0)[0]) < len(copies):
-            return
-        self._copies = None
-        try:
-            # The arrays are views of this node's store, which keeps them for as long as they are held here.
-            base = dict(zip(copies, ray.get(list(copies.values())), strict=True))
-        except rex.RayError:
-            self.do(CheckpointLost(step))  # what it died of shows in the next step
-            return
-        self._journal.checkpointed(step, base)
-        self.do(CheckpointSettled(step))
-
     # -- state ---------------------------------------------------------------------------------------------------
     def bound(self, bound: StateBound) -> None:
         """A child was told to keep state."""
@@ -502,49 +392,10 @@ class Mending:
 
     def _moot(self, moot: bool) -> None:
         if moot:
-            self._copies = None
+            self._checkpoints.forget()
             self.do(StateBegan() if self._journal.bound else StateEnded())
 
-    # -- standbys ------------------------------------------------------------------------------------------------
-    def _start_standby(self, kind: str) -> None:
-        """Start a spare actor in a bundle that is free; it counts once it is ready."""
-        held = self._held
-        wish = next(w for w in held.wishes.values() if w.kind == kind)
-        member = held.start(wish, self._free[kind].pop())
-        member.device = "standby"
-        held.standbys.setdefault(kind, []).append(member)
-        self._warming[member.actor.warm_up.remote(self._options)] = kind, member
-
-    def _muster(self) -> None:
-        """See which standbys have become ready since the last time, and which are gone: those are started anew."""
-        assert self.machine is not None, "only with recovery"
-        ready = (
-            ray.wait(list(self._warming), num_returns=len(self._warming), timeout=0)[0]
-            if self._warming
-            else []
-        )
-        for ref in ready:
-            kind, member = self._warming.pop(ref)
-            try:
-                member.watch(ray.get(ref))
-                self.machine.handle(StandbyReady(kind))
-            except rex.RayError:
-                self._replace_standby(kind, member)
-        for kind, members in self._held.standbys.items():
-            for member in [m for m in members if m.ended()]:
-                self.machine.handle(StandbyLost(kind))
-                self._replace_standby(kind, member)
-
-    def _replace_standby(self, kind: str, member: Member) -> None:
-        member.kill()
-        self._held.standbys[kind].remove(member)
-        self._free[kind].append(member.home)
-        self._start_standby(kind)
-
-    # -- helpers -------------------------------------------------------------------------------------------------
-    def _child(self, device: str) -> int:
-        return next(k for k, m in self._held.members.items() if m.device == device)
-
+    # -- looking -------------------------------------------------------------------------------------------------
     def statistics(self) -> dict[str, Any]:
         """What recovery has done, and which children it could not bring back."""
         if self.machine is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from actors.recovery import (
+from actors.events import (
     ActorLost,
     CheckpointSettled,
     ChildMoved,
@@ -16,7 +16,6 @@ from actors.recovery import (
     GiveUp,
     HeartbeatMissed,
     Promote,
-    Recovery,
     Replay,
     RestartFailed,
     Restore,
@@ -30,6 +29,7 @@ from actors.recovery import (
     StepsReplayed,
     TakeCheckpoint,
 )
+from actors.recovery import Recovery
 from hetero.errors import TransportError
 
 

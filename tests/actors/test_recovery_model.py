@@ -9,7 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from actors.recovery import (
+from actors.events import (
     ActorLost,
     CheckpointLost,
     CheckpointSettled,
@@ -24,7 +24,6 @@ from actors.recovery import (
     GiveUp,
     HeartbeatMissed,
     Promote,
-    Recovery,
     Replay,
     RestartFailed,
     Restore,
@@ -38,6 +37,7 @@ from actors.recovery import (
     StepsReplayed,
     TakeCheckpoint,
 )
+from actors.recovery import Recovery
 
 CHILDREN = ("cpu", "sim:0", "sim:1")
 MAX_DEATHS, MAX_RESTARTS = 3, 3

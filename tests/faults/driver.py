@@ -23,7 +23,7 @@ def main() -> None:
         held = both.ex._children._held  # type: ignore[attr-defined]
         has = {
             "pids": [c["pid"] for c in children],
-            "group": held.group.id.hex(),
+            "group": held.groups[0].id.hex(),
             "session": ray._private.worker._global_node.get_session_dir_path(),  # type: ignore[attr-defined]
         }
         print(json.dumps(has), flush=True)

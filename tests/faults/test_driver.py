@@ -15,16 +15,13 @@ import pytest
 import ray
 from ray.util import placement_group_table
 
+from tests.actors.test_cluster import processes_of
 from tests.actors.test_pool import gone
 from tests.faults.harness import until
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(120)]
 ROOT = Path(__file__).parents[2]
 LIMIT_S = 10.0
-
-
-def shared_memory() -> set[str]:
-    return set(os.listdir("/dev/shm"))
 
 
 def started(**environment: str) -> tuple[subprocess.Popen[str], dict[str, Any]]:
@@ -34,14 +31,17 @@ def started(**environment: str) -> tuple[subprocess.Popen[str], dict[str, Any]]:
         env={**os.environ, **environment},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
+        stderr=subprocess.STDOUT,
         text=True,
     )
     assert driver.stdout is not None
+    said = []
     for line in driver.stdout:
         if line.startswith("{"):
             return driver, json.loads(line)
-    raise AssertionError(f"the caller ended with {driver.wait()}")
+        said.append(line)
+    with driver:
+        pytest.fail(f"the caller ended with {driver.wait()}: {''.join(said[-20:])}")
 
 
 def kill(driver: subprocess.Popen[str]) -> None:
@@ -50,12 +50,13 @@ def kill(driver: subprocess.Popen[str]) -> None:
 
 
 def test_on_a_ray_of_its_own_nothing_is_left() -> None:
-    before = shared_memory()
+    """Ray's shared memory has no name: it is gone with the last process that maps it."""
     driver, has = started(RAY_ADDRESS="")
     assert not any(map(gone, has["pids"]))
+    assert processes_of(has["session"])
     kill(driver)
     killed = time.monotonic()
-    until(lambda: all(map(gone, has["pids"])) and shared_memory() <= before, LIMIT_S)
+    until(lambda: all(map(gone, has["pids"])) and not processes_of(has["session"]), LIMIT_S)
     assert time.monotonic() - killed < LIMIT_S
 
 

@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("local_ray"), pytest.mark
 def spare_pids(both: Beside) -> list[int]:
     children = both.ex._children
     assert isinstance(children, RayChildren)
-    children._mending._muster()
+    children._mending.muster()
     return [m.facts["pid"] for ready in children._held.standbys.values() for m in ready if m.facts]
 
 
