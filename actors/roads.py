@@ -18,7 +18,7 @@ from hetero.planner.plan import Plan
 Transport = Literal["auto", "objects", "channels"]
 STEADY_STEPS = 2
 """Steps that have to end well before "auto" opens channels."""
-OPEN_S = 10.0
+OPEN_S = 5.0
 MOST_CUTS = 3
 """How often channels may break between children that live."""
 

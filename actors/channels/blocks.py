@@ -8,6 +8,7 @@ processes; `reachable` tries.
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 import secrets
@@ -21,6 +22,8 @@ from actors.channels.wire import Bytes
 from hetero.errors import TransportError
 
 SMALLEST_BYTES = 1 << 16
+MAX_BLOCKS = 256
+"""Of one sender: each takes a descriptor, of which a process may have no more than 1024."""
 _PREFIX = "hetero-"
 
 
@@ -65,10 +68,14 @@ class Pool:
         self.made = 0
 
     def take(self, nbytes: int) -> OwnBlock:
-        """A block of at least `nbytes`, to be written, then lent. Raises: OSError."""
+        """A block of at least `nbytes`, to be written, then lent. Raises: OSError where there is none to be had."""
         for k in range(len(self._idle) - 1, -1, -1):  # the last one given back is the warmest
             if nbytes <= self._idle[k].nbytes <= 4 * nbytes:
                 return self._idle.pop(k)
+        if self._idle and len(self._idle) + len(self._out) >= MAX_BLOCKS:
+            self._idle.pop(0).close()
+        if len(self._out) >= MAX_BLOCKS:
+            raise OSError(errno.EMFILE, f"{MAX_BLOCKS} blocks are out")
         self.made += 1
         return OwnBlock(1 << (max(SMALLEST_BYTES, nbytes) - 1).bit_length())
 

@@ -73,14 +73,24 @@ class Outgoing:
                 block = None
             if block is not None:
                 self._pool.lend(ticket, block)
-        body = np.empty(nbytes, np.uint8) if block is None else block.body()[:nbytes]
-        encoded.fill(body)
-        framed = Packed(parcel, specs, nbytes, ticket, None, body)
-        if block is None:
-            return framed, framed
-        if far:
-            framed.body = body.copy()
+        framed = Packed(parcel, specs, nbytes, ticket)
+        try:
+            framed.body = body = np.empty(nbytes, np.uint8) if block is None else block.body()[:nbytes]
+            encoded.fill(body)
+            if block is None:
+                return framed, framed
+            if far:
+                framed.body = body.copy()
+        except BaseException:
+            for receiver in (*near, *far):
+                self.take_back(receiver, framed)
+            raise
         return Packed(parcel, specs, nbytes, ticket, block.handle), framed
+
+    def take_back(self, receiver: int, packed: Packed) -> None:
+        """A parcel that was packed for this receiver is not sent."""
+        if packed.ticket:
+            self.settle(receiver, Settled(released=(packed.ticket,)))
 
     def settle(self, receiver: int, settled: Settled) -> None:
         """A receiver has let go of bodies, or has taken them over."""

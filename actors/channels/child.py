@@ -206,14 +206,16 @@ class ChildChannel:
             post.waiting.popleft()
             for destination in destinations:
                 post.packed.setdefault(destination, []).append(for_near if destination in near else for_far)
-        self._post = None
         try:
-            for peer, parcels in post.packed.items():
+            while post.packed:
+                peer, parcels = next(iter(post.packed.items()))
                 message = Sent(work.step, work.attempt, work.graph_slot, work.partition, tuple(parcels))
                 self._endpoint.send(peer, message)
-        except TransportError as error:
+                del post.packed[peer]
+        except TransportError as error:  # too large
             self._fail(work.step, work.attempt, error)
             return True
+        self._post = None
         if work.last and self._routes.silent:
             self._endpoint.send(CALLER, Ended(work.step, work.attempt))
         self._mailbox.done(work)
@@ -231,6 +233,9 @@ class ChildChannel:
     def _end(self, attempt: int) -> None:
         """The attempt is over here: nothing of it runs or is sent any more, and what its bodies were is settled."""
         if self._post is not None and self._post.work.attempt == attempt:
+            for receiver, parcels in self._post.packed.items():
+                for packed in parcels:
+                    self._outgoing.take_back(receiver, packed)
             self._post = None
         for peer, packed in self._mailbox.end(attempt):
             self._incoming.refuse(peer, packed)

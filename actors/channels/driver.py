@@ -106,8 +106,8 @@ class DriverChannel:
             flight = Flight(step, attempt, missing)
             with self._guard:
                 self._flights[attempt] = flight
+            parcels: dict[int, list[Packed]] = {k: [] for k in self._routes.begins}
             try:
-                parcels: dict[int, list[Packed]] = {k: [] for k in self._routes.begins}
                 for parcel, content in encoded.items():
                     if not self._outgoing.wait_allowed(attempt, content.nbytes, self._ended, timeout_s):
                         self._check()
@@ -120,7 +120,11 @@ class DriverChannel:
                         parcels[destination].append(for_near if destination in near else for_far)
                 for child in self._routes.begins:
                     self._endpoint.send(child, Begin(step, attempt, graph_slot, tuple(parcels[child])))
+                    parcels[child] = []
             except BaseException:
+                for child, unsent in parcels.items():
+                    for packed in unsent:
+                        self._outgoing.take_back(child, packed)
                 self.drop(flight)  # no number may be missing over there
                 raise
             self._check()  # else a child that was lost meanwhile would be waited for

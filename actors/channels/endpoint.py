@@ -201,7 +201,7 @@ class Endpoint:
         frames = write(message, self.generation)
         entry = self._peers[peer]
         with entry.lock:
-            if entry.socket.closed:
+            if entry.lost or entry.socket.closed:
                 return False
             try:
                 if len(frames) == 1:

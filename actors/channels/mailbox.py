@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-MAX_AHEAD = 1 << 12
-"""How many attempts beyond the current one may send parcels: more than a driver ever has under way."""
+MAX_AHEAD = 1 << 20
+"""How many attempts beyond the current one may send parcels: more than a driver ever has under way, in threads."""
 
 
 class Arrival(StrEnum):

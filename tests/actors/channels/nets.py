@@ -53,20 +53,7 @@ class Net:
                 limits=limits,
             )
             self.children.append(channel)
-        self._connect()
-
-    def _connect(self) -> None:
-        cards = [c.card for c in self.children]
-        everyone = [*cards, self.driver.card]
-
-        def confirm() -> None:
-            threads = [threading.Thread(target=c.connect, args=(everyone, 10.0)) for c in self.children]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
-
-        self.driver.connect(cards, confirm, 10.0)
+        connect(self.driver, self.children)
 
     def launch(self, step: int, *values: Any, timeout_s: float | None = 20.0) -> Flight:
         return self.driver.launch(step, {0: list(values)}, "primary", timeout_s)
@@ -95,6 +82,21 @@ class Net:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def connect(driver: DriverChannel, children: Sequence[ChildChannel]) -> None:
+    """Connect all with all that they know of."""
+    cards = [c.card for c in children]
+    everyone = [*cards, driver.card]
+
+    def confirm() -> None:
+        threads = [threading.Thread(target=c.connect, args=(everyone, 10.0)) for c in children]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    driver.connect(cards, confirm, 10.0)
 
 
 def _child_routes(child: int, homes: Sequence[int], silent: bool) -> ChildRoutes:

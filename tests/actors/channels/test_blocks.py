@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from actors.channels.blocks import Mappings, OwnBlock, Pool, reachable
+from actors.channels.blocks import MAX_BLOCKS, Mappings, OwnBlock, Pool, reachable
 from actors.channels.bodies import SMALL_BYTES, Incoming, Limits, Outgoing
 from actors.channels.messages import Block, Settled
 from actors.channels.wire import encode
@@ -148,6 +148,19 @@ def test_blocks_are_used_again_and_idle_ones_are_bounded() -> None:
     assert pool.nbytes <= 1 << 18
     pool.close()
     assert pool.nbytes == 0
+
+
+def test_blocks_do_not_use_up_the_descriptors_of_a_process() -> None:
+    pool = Pool(limit_bytes=1 << 30)
+    for ticket in range(MAX_BLOCKS):
+        pool.lend(ticket, pool.take(1))
+    with pytest.raises(OSError, match="256"):
+        pool.take(1)
+    for ticket in range(MAX_BLOCKS):
+        pool.settled(ticket, kept=False)
+    pool.lend(0, pool.take(1 << 20))  # none of those that are idle is large enough
+    assert pool.nbytes == ((MAX_BLOCKS - 1) << 16) + (1 << 20)
+    pool.close()
 
 
 def test_a_body_is_settled_when_the_last_array_over_it_is_gone() -> None:

@@ -173,7 +173,7 @@ def test_a_peer_that_closes_is_heard_at_once_and_nothing_is_sent_to_it(
     a, b = ends()
     b.close()
     b.close()
-    (event,) = until(a, lambda events: bool(events), limit_s=2)
+    (event,) = until(a, lambda events: bool(events), limit_s=5)  # before a heartbeat is missed
     assert isinstance(event, PeerLost)
     assert event.peer == 1
     assert not a.send(1, Ended(1, 1))

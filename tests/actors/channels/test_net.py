@@ -16,7 +16,8 @@ from actors.channels.bodies import Limits
 from actors.channels.child import ChildChannel
 from actors.channels.driver import DriverChannel
 from actors.channels.endpoint import Endpoint
-from actors.channels.messages import Lost, Message
+from actors.channels.messages import Begin, Lost, Message
+from actors.channels.routes import ChildRoutes, DriverRoutes
 from hetero.errors import (
     ChildDiedError,
     ClosedError,
@@ -26,7 +27,7 @@ from hetero.errors import (
     TransportError,
 )
 from hetero.planner.plan import CALLER
-from tests.actors.channels.nets import Net
+from tests.actors.channels.nets import LOCAL, Net, connect
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -166,6 +167,59 @@ def test_a_slow_receiver_holds_its_senders_within_their_credit(
             assert process.statistics()["peak_bytes_out"] <= 3 * MIB
             assert process.statistics()["block_bytes"] <= 6 * MIB
         until(lambda: not any(net.out()))
+
+
+def test_a_step_that_ends_while_it_waits_for_credit_gives_back_what_it_had() -> None:
+    gate, arrays = threading.Event(), 2 * [vector(10_000)]
+
+    def gated(partition: int, step: int, parcels: Any, slot: str) -> list[list[Any]]:
+        assert gate.wait(20)
+        return [[parcels[0][0] + parcels[1][0]]]
+
+    limits = Limits(credit_bytes=3 * 40_000, idle_bytes=0)
+    driver = DriverChannel(1, LOCAL, DriverRoutes((0, 1), (0,), {0: (0,)}, (3,), ()))
+    first = ChildChannel(
+        0,
+        "sim:0",
+        1,
+        LOCAL,
+        ChildRoutes(((0, (0,)),), {0: ((1, (1,)), (2, (1,)))}, False, (CALLER, 1)),
+        lambda *_: [[a] for a in arrays],
+        lambda _: None,
+        limits=limits,
+    )
+    routes = ChildRoutes(((1, (1, 2)),), {1: ((3, (CALLER,)),)}, False, (CALLER, 0))
+    second = ChildChannel(1, "sim:1", 1, LOCAL, routes, gated, lambda _: None)
+    connect(driver, [first, second])
+    try:
+        flights = [driver.launch(step, {0: []}, "primary") for step in (1, 2, 3)]
+        until(lambda: first.statistics()["bytes_out"] == 3 * 40_000)  # the fourth waits
+        driver.drop(flights[1])
+        gate.set()
+        for flight in (flights[0], flights[2]):
+            assert driver.get(flight, 20)[3][0].tobytes() == (arrays[0] + arrays[1]).tobytes()
+        until(lambda: first.statistics()["bytes_out"] == 0)
+    finally:
+        gate.set()
+        for process in (driver, first, second):
+            process.close()
+
+
+def test_a_launch_that_fails_half_way_leaves_nothing_out_and_no_gap(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Net([0, 1], plus_one) as net:
+        with monkeypatch.context() as broken:
+
+            def refusing(self: Endpoint, peer: int, message: Message) -> bool:
+                if isinstance(message, Begin):
+                    raise TransportError("too large")
+                return send(self, peer, message)
+
+            send = Endpoint.send
+            broken.setattr(Endpoint, "send", refusing)
+            with pytest.raises(TransportError, match="too large"):
+                net.launch(1, vector(100_000))
+        assert net.out()[0] == 0
+        assert net.run(2, vector(100_000))[0].tobytes() == (vector(100_000) + 1 + 1).tobytes()
 
 
 def test_one_step_may_be_larger_than_all_credit() -> None:
