@@ -12,11 +12,11 @@ from typing import Any, TypeAlias
 
 import ray
 
-from actors import chaos
+from actors import chaos, refs
 from actors.channels.child import ChildChannel
 from actors.channels.endpoint import Card
 from actors.channels.routes import ChildRoutes, child_routes
-from actors.parcels import Wire, pack, unpack
+from actors.parcels import NewBank, Wire, pack, unpack
 from actors.threads import set_threads, thread_counts
 from hetero.errors import ProgramError, TransportError
 from hetero.extensions.registry import load_modules
@@ -128,8 +128,13 @@ class ChildActor:
         graph_slot: str,
         *parcels: Wire,
         on_device: OnDevice | None = None,
+        banks: Sequence[Any] = (),
+        banked: Sequence[int] = (),
     ) -> Any:
         """Run a partition; returns its one parcel, a tuple of several, or None where it sends nothing.
+
+        `banks`: for each parcel the reference to the elements that its sequences put aside, or None. The parcels that
+        are `banked` by number are followed by the elements that they put aside.
 
         After a partition of a step has failed, the step's later ones raise the same error: they cannot run without
         its values, and the first error is the one to report.
@@ -139,8 +144,12 @@ class ChildActor:
             raise self._failed[step]
         try:
             binding = None if on_device is None else Binding(on_device=on_device)
-            arrived = [unpack(p) for p in parcels]
-            sent = [pack(p) for p in self._compute(partition, step, arrived, graph_slot, binding)]
+            homes = banks or [None] * len(parcels)
+            arrived = [unpack(p, bank=bank) for p, bank in zip(parcels, homes, strict=True)]
+            aside = {k: NewBank() for k in banked}
+            made = self._compute(partition, step, arrived, graph_slot, binding)
+            sent: list[Any] = [pack(p, aside.get(k)) for k, p in enumerate(made)]
+            sent += [aside[k].arrays for k in banked]
         except Exception as error:
             self._failed[step] = error
             if len(self._failed) > _REMEMBERED_FAILURES:
@@ -278,6 +287,7 @@ class ChildActor:
         out = dict(self._last_stats)
         if self._channel is not None:
             out["channels"] = self._channel.statistics()
+        out["elements"] = refs.statistics()
         running = self._running
         if running is not None:
             partition, step, started = running

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from actors.parcels import copied
 from hetero.runtime.pins import OnDevice
 from hetero.runtime.state import StateChange, StateSpec
 
@@ -18,6 +19,8 @@ class RayParcel:
     step: int
     content: Any
     given: bool = False
+    bank: Any = None
+    """A reference to the elements that its sequences put aside."""
 
 
 @dataclass(slots=True, eq=False)
@@ -31,6 +34,8 @@ class Call:
     sends: tuple[RayParcel, ...] = ()
     done: Any = None
     on_device: OnDevice | None = None
+    banked: tuple[int, ...] = ()
+    """Which of `sends` may put elements of sequences aside."""
 
 
 @dataclass(slots=True, eq=False)
@@ -98,7 +103,7 @@ class Journal:
         _release(record)
         for parcel in {id(p): p for call in record.calls for p in call.receives if p.given}.values():
             if isinstance(parcel.content, list):  # memory of the caller's, who may change it from now on
-                parcel.content = copy.deepcopy(parcel.content)
+                parcel.content = copied(parcel.content)
         self._entries.append(record)
 
     def drop(self, step: int) -> None:
@@ -163,7 +168,7 @@ def _release(record: StepRecord) -> None:
     for call in record.calls:
         call.done = None
         for parcel in call.sends:
-            parcel.content = None
+            parcel.content = parcel.bank = None
 
 
 def first_unfinished(

@@ -405,13 +405,21 @@ class Mending:
 
 def issue(member: Member, step: int, call: Call) -> None:
     """Make a call of a partition; its parcels and `done` are the new ones from now on."""
-    contents = [p.content for p in call.receives]
-    refs = member.run(len(call.sends)).remote(
-        member.generation, call.partition, step, call.graph_slot, *contents, on_device=call.on_device
+    contents, banks = [p.content for p in call.receives], [p.bank for p in call.receives]
+    rare: dict[str, Any] = {}
+    if call.on_device is not None:
+        rare["on_device"] = call.on_device
+    if call.banked or any(bank is not None for bank in banks):
+        rare |= {"banks": banks, "banked": call.banked}  # in a list, references stay references
+    n_sends, n_returns = len(call.sends), len(call.sends) + len(call.banked)
+    refs = member.run(n_returns).remote(
+        member.generation, call.partition, step, call.graph_slot, *contents, **rare
     )
-    sent = refs if len(call.sends) > 1 else [refs]
-    for parcel, ref in zip(call.sends, sent, strict=False):
+    sent = refs if n_returns > 1 else [refs]
+    for parcel, ref in zip(call.sends, sent[:n_sends], strict=False):
         parcel.content = ref
+    for k, ref in zip(call.banked, sent[n_sends:], strict=False):
+        call.sends[k].bank = ref
     call.done = sent[0]
 
 

@@ -15,13 +15,15 @@ import numpy as np
 import ray
 import ray.exceptions as rex
 
+from actors import refs
 from actors.child import ChildActor, node_id
 from actors.cluster import ensure_ray
+from actors.elements import Elements, brought, senders_of
 from actors.failures import dead_actor, is_death, translated
 from actors.journal import Call, Journal, RayParcel, StateBound, StateChanged
 from actors.members import GONE_S, Held, Member
 from actors.mending import Mending, issue
-from actors.parcels import pack, unpack
+from actors.parcels import NewBank, pack, unpack
 from actors.relocation import Relocate, Relocation
 from actors.resources import RayOptions, Wish, reserve, wish
 from actors.roads import ChannelFlight, Roads, Transport
@@ -87,6 +89,7 @@ class RayChildren(Children):
         self._dead: dict[str, ChildDiedError] = {}
         self._current = threading.local()
         """`step`: what this thread is at."""
+        self._elements = Elements()
         self._closed = False
         finalizer = weakref.finalize(self, _close_in_background, self._held)
         finalizer.atexit = False  # leaving Ray, which happens at exit, ends actors and placement groups too
@@ -137,6 +140,7 @@ class RayChildren(Children):
         if self._options.recover:
             free = ((group, bundle) for bundle in range(len(indices), len(wanted)))
             self._mending.begin({kind: [next(free) for _ in each] for kind, each in spare.items()})
+        self._elements.senders = senders_of(plan)
         held.roads.start(plan, lambda: {k: m.actor for k, m in held.members.items()})
 
     def _threads(self, child: int, wishes: Mapping[int, Wish], ours: bool) -> int:
@@ -177,9 +181,13 @@ class RayChildren(Children):
 
     def put(self, values: Sequence[Value]) -> ParcelRef:
         self._check()
-        wire = pack(values)
-        small = sum(map(value_bytes, values)) <= INLINE_BYTES
-        return RayParcel(self._current.step, wire if small else ray.put(wire), given=True)
+        bank = NewBank()
+        wire = pack(values, bank)
+        aside = sum(a.nbytes for a in bank.arrays)
+        small = sum(map(value_bytes, values)) - aside <= INLINE_BYTES
+        content = wire if small else ray.put(wire)
+        elements = ray.put(bank.arrays) if bank.arrays else None
+        return RayParcel(self._current.step, content, given=True, bank=elements)
 
     def call(
         self,
@@ -198,6 +206,7 @@ class RayChildren(Children):
         sends = tuple(RayParcel(step, None) for _ in range(n_sends))
         on_device = None if binding is None else binding.on_device
         call = Call(child, partition, graph_slot, tuple(parcels), sends, on_device=on_device)
+        call.banked = self._elements.senders.get(partition, ())
         issue(member, step, call)
         self._journal.record(step).calls.append(call)
         return sends
@@ -211,8 +220,9 @@ class RayChildren(Children):
         graph_slot: str,
     ) -> Sequence[ParcelRef] | None:
         self._check()
-        if not sends_back:
-            return None  # nobody would wait for its end
+        if not sends_back or (self._elements.senders and self._held.roads.transport == "auto"):
+            return None  # nobody would wait for its end; or sequences would move by value
+        given = {k: [brought(v) for v in values] for k, values in given.items()}
         self._mending.wait_copied()
         try:
             flight = self._held.roads.launch(
@@ -262,7 +272,9 @@ class RayChildren(Children):
         out = []
         for k, parcel in enumerate(parcels):  # each leaves the store as soon as it is copied
             refs.pop(k, None)
-            out.append(unpack(found.pop(k) if k in found else parcel.content, own=True))
+            content = found.pop(k) if k in found else parcel.content
+            out.append(unpack(content, own=True, bank=parcel.bank))
+        self._elements.lent(out)
         return out
 
     def _awaited(self, step: int, parcels: Sequence[ParcelRef]) -> dict[int, Any]:
@@ -441,7 +453,7 @@ class RayChildren(Children):
         return self._mending.statistics()
 
     def transport(self) -> dict[str, Any]:
-        return self._held.roads.statistics()
+        return {**self._held.roads.statistics(), **refs.statistics()}
 
     def take_spans(self) -> list[Span]:
         self._check(open_only=True)
@@ -456,6 +468,8 @@ class RayChildren(Children):
         return spans
 
     def close(self) -> None:
+        if not self._closed:
+            self._elements.bring()
         self._closed = self._mending.closed = True  # which ends what is being started
         with self._mending.lock:
             self._mending.close()
