@@ -222,11 +222,14 @@ class RayChildren(Children):
         self._check()
         if not sends_back or (self._elements.senders and self._held.roads.transport == "auto"):
             return None  # nobody would wait for its end; or sequences would move by value
-        given = {k: [brought(v) for v in values] for k, values in given.items()}
         self._mending.wait_copied()
         try:
             flight = self._held.roads.launch(
-                step, given, sends_back, graph_slot, self._options.step_timeout_s or None
+                step,
+                lambda: {k: [brought(v) for v in values] for k, values in given.items()},
+                sends_back,
+                graph_slot,
+                self._options.step_timeout_s or None,
             )
         except ChildDiedError as error:
             self._mend_channel(error)

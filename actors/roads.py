@@ -110,16 +110,17 @@ class Roads:
     def launch(
         self,
         step: int,
-        given: Mapping[int, Sequence[Any]],
+        given: Callable[[], Mapping[int, Sequence[Any]]],
         sends_back: Sequence[int],
         graph_slot: str,
         timeout_s: float | None,
     ) -> ChannelFlight | None:
-        """Begin a step over channels; None: it goes over objects. Raises: as DriverChannel.launch."""
+        """Begin a step over channels, with what `given` returns; None: it goes over objects. Raises: as
+        DriverChannel.launch."""
         channel = self._choice()
         if channel is None:
             return None
-        flight = channel.launch(step, given, graph_slot, timeout_s)
+        flight = channel.launch(step, given(), graph_slot, timeout_s)
         return ChannelFlight(channel, flight, tuple(sends_back))
 
     def succeeded(self) -> None:
