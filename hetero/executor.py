@@ -27,7 +27,7 @@ from hetero.model import Model, load_model
 from hetero.options import RuntimeOptions
 from hetero.planner import plan_model
 from hetero.planner.plan import Parcel, Plan
-from hetero.planner.planner import graph_of
+from hetero.planner.planner import Wishes, graph_of
 from hetero.providers.base import Provider
 from hetero.providers.registry import ProviderLike, resolve
 from hetero.routes import Only, Routes
@@ -41,15 +41,25 @@ from hetero.types import TensorType
 ModelLike = str | PathLike[str] | bytes | onnx.ModelProto | ir.Model
 
 
-def plan(model: ModelLike, providers: Sequence[ProviderLike] | None = None, *, strict: bool = False) -> Plan:
+def plan(
+    model: ModelLike,
+    providers: Sequence[ProviderLike] | None = None,
+    *,
+    strict: bool = False,
+    stages: Literal["auto"] | None = None,
+    overrides: Mapping[str, str] | None = None,
+    node_times: Mapping[str, float] | None = None,
+) -> Plan:
     """Plan `model` over `providers` (best first; default: every CUDA device, then cpu), without running anything.
 
     strict: a node that is not on the first provider is an error with its reason.
-    Raises: ModelError, ProviderError, PlanError.
+    stages, overrides, node_times: as HeterogeneousExecutor takes them.
+    Raises: ModelError, ProviderError, PlanError, OptionError.
     """
+    wishes = Wishes(stages, overrides or {}, node_times or {})
     chosen = resolve(providers)
     try:
-        return plan_model(load_model(model), chosen, strict=strict)
+        return plan_model(load_model(model), chosen, strict=strict, wishes=wishes)
     finally:
         _close_made(chosen, providers)
 
@@ -74,6 +84,10 @@ class HeterogeneousExecutor:
         transport: how values move between actors: "objects" (object references); "auto" chooses.
         options: switches; HETERO_* environment variables override them.
         strict: a node that falls back from the first provider is an error.
+        stages: "auto" deals the nodes that the first provider takes to all instances of its kind (sim:0, sim:1…), as
+            contiguous stages, balanced by time, under each one's memory limit.
+        overrides: node-name pattern (a glob) -> provider name; beats everything else.
+        node_times: measured seconds by node name for "auto", instead of estimates (`hetero.planner.costs.measured`).
         ray_options: what `actors.start_children` takes (placement strategy, resources…); only with children="ray".
 
     Thread-safe. Close it, or use it as a context manager: its actors live until then.
@@ -89,6 +103,9 @@ class HeterogeneousExecutor:
         transport: Literal["auto", "objects"] = "auto",
         options: RuntimeOptions | None = None,
         strict: bool = False,
+        stages: Literal["auto"] | None = None,
+        overrides: Mapping[str, str] | None = None,
+        node_times: Mapping[str, float] | None = None,
         ray_options: Mapping[str, Any] | None = None,
     ) -> None:
         if children not in ("ray", "inline"):
@@ -101,10 +118,11 @@ class HeterogeneousExecutor:
             raise OptionError('ray_options go with children="ray"', operand="ray_options")
         self.options = (options or RuntimeOptions()).with_environment()
         load_modules(self.options.extensions)
+        wishes = Wishes(stages, overrides or {}, node_times or {})
         chosen = resolve(providers)
         try:
             loaded = load_model(model)
-            self.plan: Plan = plan_model(loaded, chosen, strict=strict)
+            self.plan: Plan = plan_model(loaded, chosen, strict=strict, wishes=wishes)
             self._feeds = Feeds(self.plan.inputs, loaded.optional_inputs, _obligations(loaded, self.plan))
             self._routes = Routes(self.plan)
         except BaseException:

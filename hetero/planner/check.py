@@ -17,7 +17,8 @@ def check_plan(plan: Plan) -> None:
     in order; every program is valid and its initializers are held by its child; every value is made once, by the
     caller or one partition; what a partition reads was made before it, on its child or brought there by exactly one
     parcel; parcels bring nothing that is not read; every output that a partition makes goes to the caller; each node
-    is in one partition, and its placement names that partition's provider.
+    is in one partition, and its placement names that partition's provider; stages are in order, and whatever is in one
+    is on its child.
     Raises: PlanError.
     """
     _check_providers(plan)
@@ -135,11 +136,19 @@ def _check_reads(plan: Plan, maker: dict[str, int], arrives: dict[tuple[str, int
 
 def _check_placements(plan: Plan) -> None:
     known = {config.name for config in plan.providers}
+    numbers = [stage.number for stage in plan.stages]
+    if numbers != sorted(set(numbers)):
+        raise PlanError("stages are not in order, or one is there twice")
+    homes = {stage.number: plan.providers[stage.child].name for stage in plan.stages}
     outer: dict[int, str] = {}
     for placement in plan.placements:
         if placement.provider not in known:
             raise PlanError(
                 f"placed on {placement.provider}, which is no provider of the plan", node=placement.node
+            )
+        if placement.stage is not None and homes.get(placement.stage) != placement.provider:
+            raise PlanError(
+                f"in stage {placement.stage}, which is not on {placement.provider}", node=placement.node
             )
         if not placement.path:
             if placement.node_index in outer:

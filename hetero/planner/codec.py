@@ -9,7 +9,7 @@ from typing import Any
 from hetero.errors import OptionError, PlanError, ProgramError
 from hetero.planner.check import check_plan
 from hetero.planner.options import pack_option, unpack_option
-from hetero.planner.plan import Parcel, Partition, Placement, Plan, Rejection
+from hetero.planner.plan import Parcel, Partition, Placement, Plan, Rejection, Stage
 from hetero.planner.transfers import transfers_of
 from hetero.program.packing import dumps, loads, pack_ints, unpack_ints
 from hetero.program.program import NO_SLOT, Port
@@ -18,8 +18,10 @@ from hetero.program.wire_values import TableReader, TableWriter, as_int, as_list
 from hetero.providers.base import ProviderConfig
 
 MAGIC = b"hetero-plan\x00"
-VERSION = 1
+VERSION = 2
 _HEADER = struct.Struct("<H")
+_MOST = (1 << 63) - 1
+_NO_STAGE = -1
 
 
 def encode(plan: Plan) -> bytes:
@@ -43,6 +45,7 @@ def encode(plan: Plan) -> bytes:
             ],
             [pack_ints([tables.string(name) for name in names]) for names in plan.weights],
             _encode_placements(plan.placements, tables),
+            [[s.number, s.child, s.time_ps, s.weight_bytes] for s in plan.stages],
         ]
         packed = dumps([*tables.plain(), *record], error=PlanError)
     except ProgramError as error:
@@ -74,9 +77,8 @@ def decode(data: bytes) -> Plan:
 
 
 def _decode(plain: object) -> Plan:
-    strings, types, name, digest, configs, inputs, outputs, parts, parcels, weights, placements = as_list(
-        plain, "plan", 11
-    )
+    strings, types, *record = as_list(plain, "plan", 12)
+    name, digest, configs, inputs, outputs, parts, parcels, weights, placements, stages = record
     tables = TableReader(strings, types)
     providers = tuple(_decode_config(c, tables) for c in as_list(configs, "providers"))
     partitions = []
@@ -113,6 +115,17 @@ def _decode(plain: object) -> Plan:
         transfers_of(parcel_list, [p.child for p in partitions], declared),
         tuple(_texts(names, tables, "weights") for names in as_list(weights, "weights")),
         _decode_placements(placements, tables),
+        tuple(_decode_stage(item, len(providers)) for item in as_list(stages, "stages")),
+    )
+
+
+def _decode_stage(plain: object, n_providers: int) -> Stage:
+    number, child, time_ps, weight_bytes = as_list(plain, "stage", 4)
+    return Stage(
+        as_int(number, "stage", 0, _MOST),
+        as_int(child, "child", 0, n_providers - 1),
+        as_int(time_ps, "stage time", 0, _MOST),
+        as_int(weight_bytes, "stage bytes", 0, _MOST),
     )
 
 
@@ -177,6 +190,7 @@ def _encode_placements(placements: Sequence[Placement], tables: TableWriter) -> 
         _names([p.reason for p in placements], tables),
         pack_ints([rejections.setdefault(p.rejected, len(rejections)) for p in placements]),
         pack_ints([paths.setdefault(p.path, len(paths)) for p in placements]),
+        pack_ints([_NO_STAGE if p.stage is None else p.stage for p in placements]),
     ]
     return [
         *columns,
@@ -186,7 +200,7 @@ def _encode_placements(placements: Sequence[Placement], tables: TableWriter) -> 
 
 
 def _decode_placements(plain: object, tables: TableReader) -> tuple[Placement, ...]:
-    *columns, rejection_rows, path_rows = as_list(plain, "placements", 9)
+    *columns, rejection_rows, path_rows = as_list(plain, "placements", 10)
     rejections = []
     for row in as_list(rejection_rows, "rejections"):
         texts = _texts(row, tables, "rejections")
@@ -198,8 +212,10 @@ def _decode_placements(plain: object, tables: TableReader) -> tuple[Placement, .
     if any(len(column) != len(indices) for column in text_columns):
         raise PlanError("placements: columns of different lengths")
     found = []
-    for index, node, op, provider, reason, rejected, path in zip(indices, *text_columns, strict=True):
-        if not (0 <= rejected < len(rejections) and 0 <= path < len(paths) and index >= 0):
+    for index, node, op, provider, reason, rejected, path, stage in zip(indices, *text_columns, strict=True):
+        if not (
+            0 <= rejected < len(rejections) and 0 <= path < len(paths) and index >= 0 and stage >= _NO_STAGE
+        ):
             raise PlanError("placements: an entry refers to nothing")
         found.append(
             Placement(
@@ -210,6 +226,7 @@ def _decode_placements(plain: object, tables: TableReader) -> tuple[Placement, .
                 tables.string(reason),
                 rejections[rejected],
                 paths[path],
+                None if stage == _NO_STAGE else stage,
             )
         )
     return tuple(found)

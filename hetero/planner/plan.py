@@ -24,7 +24,8 @@ class Rejection:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where one node went and why. `path` names the enclosing bodies, outermost first ("if1.then_branch")."""
+    """Where one node went and why. `path` names the enclosing bodies, outermost first ("if1.then_branch"); `stage` is
+    the number of its pipeline stage, None where it is in none."""
 
     node_index: int
     node: str
@@ -33,6 +34,20 @@ class Placement:
     reason: str
     rejected: tuple[Rejection, ...] = ()
     path: tuple[str, ...] = ()
+    stage: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A pipeline stage: nodes on one child that run before those of the stages with larger numbers.
+
+    `time_ps`: picoseconds that its nodes take, as measured or estimated. `weight_bytes`: of the distinct weights that
+    they read."""
+
+    number: int
+    child: int
+    time_ps: int
+    weight_bytes: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -80,7 +95,8 @@ class Plan:
 
     `providers`: one child per entry that has a partition; child index = index here (a provider that got no node has
     no partition and no actor). `inputs` / `outputs`: the model's own, in its order (Port.slot is NO_SLOT). `weights`:
-    per child, the initializers it holds. `placements`: one per node, bodies included.
+    per child, the initializers it holds. `placements`: one per node, bodies included. `stages`: by number, where nodes
+    were staged.
     """
 
     model: str
@@ -93,6 +109,7 @@ class Plan:
     transfers: tuple[Transfer, ...]
     weights: tuple[tuple[str, ...], ...]
     placements: tuple[Placement, ...]
+    stages: tuple[Stage, ...] = ()
     _bytes: bytes | None = field(default=None, init=False, repr=False)
 
     def to_bytes(self) -> bytes:
