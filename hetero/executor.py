@@ -46,17 +46,18 @@ def plan(
     providers: Sequence[ProviderLike] | None = None,
     *,
     strict: bool = False,
-    stages: Literal["auto"] | None = None,
+    stages: Literal["auto", "model"] | None = None,
+    configuration: str | None = None,
     overrides: Mapping[str, str] | None = None,
     node_times: Mapping[str, float] | None = None,
 ) -> Plan:
     """Plan `model` over `providers` (best first; default: every CUDA device, then cpu), without running anything.
 
     strict: a node that is not on the first provider is an error with its reason.
-    stages, overrides, node_times: as HeterogeneousExecutor takes them.
+    stages, configuration, overrides, node_times: as HeterogeneousExecutor takes them.
     Raises: ModelError, ProviderError, PlanError, OptionError.
     """
-    wishes = Wishes(stages, overrides or {}, node_times or {})
+    wishes = Wishes(stages, configuration, overrides or {}, node_times or {})
     chosen = resolve(providers)
     try:
         return plan_model(load_model(model), chosen, strict=strict, wishes=wishes)
@@ -85,7 +86,9 @@ class HeterogeneousExecutor:
         options: switches; HETERO_* environment variables override them.
         strict: a node that falls back from the first provider is an error.
         stages: "auto" deals the nodes that the first provider takes to all instances of its kind (sim:0, sim:1…), as
-            contiguous stages, balanced by time, under each one's memory limit.
+            contiguous stages, balanced by time, under each one's memory limit; "model" places nodes as the model's own
+            multi-device annotations say.
+        configuration: the name of the device configuration to follow, where the model has several.
         overrides: node-name pattern (a glob) -> provider name; beats everything else.
         node_times: measured seconds by node name for "auto", instead of estimates (`hetero.planner.costs.measured`).
         ray_options: what `actors.start_children` takes (placement strategy, resources…); only with children="ray".
@@ -103,7 +106,8 @@ class HeterogeneousExecutor:
         transport: Literal["auto", "objects"] = "auto",
         options: RuntimeOptions | None = None,
         strict: bool = False,
-        stages: Literal["auto"] | None = None,
+        stages: Literal["auto", "model"] | None = None,
+        configuration: str | None = None,
         overrides: Mapping[str, str] | None = None,
         node_times: Mapping[str, float] | None = None,
         ray_options: Mapping[str, Any] | None = None,
@@ -118,7 +122,7 @@ class HeterogeneousExecutor:
             raise OptionError('ray_options go with children="ray"', operand="ray_options")
         self.options = (options or RuntimeOptions()).with_environment()
         load_modules(self.options.extensions)
-        wishes = Wishes(stages, overrides or {}, node_times or {})
+        wishes = Wishes(stages, configuration, overrides or {}, node_times or {})
         chosen = resolve(providers)
         try:
             loaded = load_model(model)

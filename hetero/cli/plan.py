@@ -33,7 +33,13 @@ def plan(
     ] = False,
     stages: Annotated[
         str | None,
-        typer.Option(help="auto: balanced pipeline stages over all instances of the first provider's kind."),
+        typer.Option(
+            help="auto: balanced pipeline stages over all instances of the first provider's kind; "
+            "model: as the model's own device configuration says."
+        ),
+    ] = None,
+    configuration: Annotated[
+        str | None, typer.Option(help="The model's device configuration to follow, where it has several.")
     ] = None,
     override: Annotated[
         list[str] | None,
@@ -48,7 +54,12 @@ def plan(
 
         chosen: Any = stages  # a text from outside: planning says what it may be
         made = make_plan(
-            model, provider or None, strict=strict, stages=chosen, overrides=_overrides(override or [])
+            model,
+            provider or None,
+            strict=strict,
+            stages=chosen,
+            configuration=configuration,
+            overrides=_overrides(override or []),
         )
         if as_json:
             typer.echo(json.dumps(as_data(made, nodes=nodes), indent=2, ensure_ascii=False))

@@ -136,17 +136,17 @@ def _check_reads(plan: Plan, maker: dict[str, int], arrives: dict[tuple[str, int
 
 def _check_placements(plan: Plan) -> None:
     known = {config.name for config in plan.providers}
-    numbers = [stage.number for stage in plan.stages]
+    numbers = [(stage.number, stage.child) for stage in plan.stages]
     if numbers != sorted(set(numbers)):
         raise PlanError("stages are not in order, or one is there twice")
-    homes = {stage.number: plan.providers[stage.child].name for stage in plan.stages}
+    homes = {(stage.number, plan.providers[stage.child].name) for stage in plan.stages}
     outer: dict[int, str] = {}
     for placement in plan.placements:
         if placement.provider not in known:
             raise PlanError(
                 f"placed on {placement.provider}, which is no provider of the plan", node=placement.node
             )
-        if placement.stage is not None and homes.get(placement.stage) != placement.provider:
+        if placement.stage is not None and (placement.stage, placement.provider) not in homes:
             raise PlanError(
                 f"in stage {placement.stage}, which is not on {placement.provider}", node=placement.node
             )

@@ -110,9 +110,9 @@ def _fallbacks(plan: Plan) -> Iterator[str]:
 
 def stage_rows(plan: Plan) -> list[tuple[Stage, int, int | None]]:
     """Each stage with how many nodes it has, and the bytes that its device holds (None: no limit)."""
-    counts = Counter(p.stage for p in plan.placements if not p.path)
+    counts = Counter((p.stage, p.provider) for p in plan.placements if not p.path)
     limits = [dict(config.options).get("memory_limit_bytes") for config in plan.providers]
-    return [(s, counts[s.number], limits[s.child]) for s in plan.stages]
+    return [(s, counts[s.number, plan.providers[s.child].name], limits[s.child]) for s in plan.stages]
 
 
 def stage_lines(plan: Plan) -> Iterator[str]:

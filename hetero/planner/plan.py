@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hetero.program.program import Port, Program
 from hetero.providers.base import ProviderConfig
 from hetero.types import ValueType
+
+if TYPE_CHECKING:
+    import onnx
 
 CALLER = -1
 """Stands for the caller (the driver) where a child or a partition is expected."""
@@ -39,10 +42,11 @@ class Placement:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A pipeline stage: nodes on one child that run before those of the stages with larger numbers.
+    """The nodes of a pipeline stage that are on one child. Values go from a stage to those with larger numbers.
 
-    `time_ps`: picoseconds that its nodes take, as measured or estimated. `weight_bytes`: of the distinct weights that
-    they read."""
+    `time_ps`: picoseconds that the nodes take, as measured or estimated. `weight_bytes`: of the distinct weights that
+    they read.
+    """
 
     number: int
     child: int
@@ -95,8 +99,8 @@ class Plan:
 
     `providers`: one child per entry that has a partition; child index = index here (a provider that got no node has
     no partition and no actor). `inputs` / `outputs`: the model's own, in its order (Port.slot is NO_SLOT). `weights`:
-    per child, the initializers it holds. `placements`: one per node, bodies included. `stages`: by number, where nodes
-    were staged.
+    per child, the initializers it holds. `placements`: one per node, bodies included. `stages`: by number
+    and child, where nodes were staged.
     """
 
     model: str
@@ -159,6 +163,16 @@ class Plan:
         from hetero.planner.explain import explain
 
         return explain(self, nodes=nodes)
+
+    def annotate(self, model: Any, *, name: str = "hetero") -> onnx.ModelProto:
+        """A copy of `model`, which this plan is of, with the placement as an ONNX device configuration `name`.
+
+        Planned with `stages="model"` over the same providers, the copy gives this placement again.
+        Raises: PlanError for another model's plan, and for what annotations cannot say (see `annotate.annotate`).
+        """
+        from hetero.planner.annotate import annotate
+
+        return annotate(self, model, name=name)
 
     def to_dot(self) -> str:
         """The plan as a Graphviz digraph: a box per partition, an edge per parcel and destination."""

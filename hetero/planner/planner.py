@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from hetero.errors import OptionError, PlanError, ProviderError
 from hetero.extensions.declare import declare_types
 from hetero.model.functions import inline
 from hetero.model.inference import value_type
 from hetero.model.model import Model
+from hetero.planner.annotations import Mark, children_of, configuration_of, marks_of
 from hetero.planner.check import constants_of
 from hetero.planner.costs import costs_of
 from hetero.planner.graph import PlanGraph
@@ -19,7 +20,7 @@ from hetero.planner.partition import partition_nodes
 from hetero.planner.placement import Candidate, Placed, Staged, Verdict, ask, assign, judge, settle_all
 from hetero.planner.plan import Partition, Plan, Stage
 from hetero.planner.shape_math import LIMIT, elements
-from hetero.planner.staging import deal_stages, stage_table
+from hetero.planner.staging import deal_stages, mark_stages, stage_table
 from hetero.planner.transfers import boundaries, plan_transfers
 from hetero.program.assemble import build_program, default_dispatch
 from hetero.program.lower import Lowering
@@ -33,18 +34,29 @@ from hetero.types import ValueType
 class Wishes:
     """What may decide where nodes go before the order of the providers does.
 
-    `stages`: "auto" deals nodes to the instances of the first provider's kind as balanced contiguous stages.
+    `stages`: "auto" deals nodes to the instances of the first provider's kind as balanced contiguous stages; "model"
+    puts them where the model's own device configuration says, `configuration` naming which (which implies "model").
     `overrides`: node-name pattern -> provider name (see `overrides.pinned`); they beat stages. `times_s`: measured
     seconds by node name, instead of estimates.
     """
 
     stages: str | None = None
+    configuration: str | None = None
     overrides: Mapping[str, str] = field(default_factory=dict)
     times_s: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.stages not in (None, "auto"):
-            raise OptionError(f'stages must be None or "auto", not {self.stages!r}', operand="stages")
+        if self.stages not in (None, "auto", "model"):
+            raise OptionError(
+                f'stages must be None, "auto" or "model", not {self.stages!r}', operand="stages"
+            )
+        if self.configuration is not None and self.stages == "auto":
+            raise OptionError('configuration goes with stages="model"', operand="configuration")
+
+    @property
+    def annotated(self) -> bool:
+        """Whether the model's annotations are to be followed."""
+        return self.stages == "model" or self.configuration is not None
 
 
 def plan_model(
@@ -62,22 +74,29 @@ def plan_model(
     for no providers, or two of one name; ModelError for what lowering or inlining refuses.
     """
     check_providers([p.config for p in providers])
+    wishes = wishes or Wishes()
+    if wishes.annotated:  # before functions are inlined, in which an annotation cannot be honoured
+        _marks(model, providers, wishes)
     while True:
         declare_types(model)
         graph = graph_of(model)
         verdicts = judge(graph, providers)
         if not _inline(model, graph, verdicts):
             break
-    wishes = wishes or Wishes()
     _pin(graph, providers, verdicts, wishes.overrides)
     staged: Staged | None = None
     stages: tuple[Stage, ...] = ()
-    if wishes.stages is not None:
-        inside = [inner.op.name for v in verdicts for inner in v.inner]
-        costs = costs_of(graph, wishes.times_s, inside)
-        staged = deal_stages(graph, providers, verdicts, costs)
+    costs = None
+    if wishes.annotated or wishes.stages is not None:
+        costs = costs_of(graph, wishes.times_s, [inner.op.name for v in verdicts for inner in v.inner])
+        if wishes.annotated:
+            marks = _marks(model, providers, wishes)
+            at = {index: marks[n.op.name] for index, n in enumerate(graph.nodes) if n.op.name in marks}
+            staged = mark_stages(graph, providers, verdicts, at)
+        else:
+            staged = deal_stages(graph, providers, verdicts, costs)
     placed = settle_all(graph, providers, verdicts, strict=strict, staged=staged)
-    if wishes.stages is not None:
+    if costs is not None:
         stages = stage_table(graph, providers, placed, costs)
     return assemble(
         graph,
@@ -88,6 +107,14 @@ def plan_model(
         opsets=model.opsets,
         stages=stages,
     )
+
+
+def _marks(model: Model, providers: Sequence[Candidate], wishes: Wishes) -> dict[str, Mark]:
+    """How the model annotates its nodes, by name, with the providers' places as devices. Raises: PlanError."""
+    configuration = configuration_of(model, wishes.configuration)
+    children = children_of(configuration, [p.name for p in providers])
+    marks = marks_of(model, configuration)
+    return {name: replace(mark, device=children[mark.device]) for name, mark in marks.items()}
 
 
 def _pin(

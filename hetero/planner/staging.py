@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from hetero.errors import PlanError
+from hetero.planner.annotations import Mark
 from hetero.planner.costs import Costs
 from hetero.planner.explain import bytes_text
 from hetero.planner.graph import PlanGraph
@@ -87,6 +88,32 @@ def _bound_shapes(
     return latest
 
 
+def mark_stages(
+    graph: PlanGraph, providers: Sequence[Candidate], verdicts: Sequence[Verdict], marks: Mapping[int, Mark]
+) -> Staged:
+    """Assign nodes as they are annotated (`Mark.device` is a child here); changes `verdicts`.
+
+    A node that its device does not take falls back as if it were not annotated, and is in no stage.
+    """
+    of_node: dict[int, int] = {}
+    for index, mark in marks.items():
+        verdict, node, child = verdicts[index], graph.nodes[index], mark.device
+        if verdict.assigned:
+            continue
+        if verdict.allowed is not None:
+            if child not in verdict.allowed:
+                continue
+            verdict.allowed = [child]
+        elif verdict.child != child:
+            match = ask(verdict, node.op, graph.operand_types(node), child, providers[child])
+            if not match.ok:
+                continue
+            assign(verdict, child, match)
+        if mark.stage is not None:
+            of_node[index] = mark.stage
+    return Staged(frozenset(peers_of(providers)) if of_node else frozenset({0}), {}, of_node)
+
+
 class _Numbers:
     """Weights and values by number, for the search."""
 
@@ -146,29 +173,24 @@ def stage_table(
 ) -> tuple[Stage, ...]:
     """What each stage came to. Raises: PlanError for a device whose stages' weights exceed its memory."""
     outer = [p for p in placed.placements if not p.path]
-    child_of: dict[int, int] = {}
-    times: dict[int, int] = {}
-    weights: dict[int, set[str]] = {}
+    times: dict[tuple[int, int], int] = {}
+    weights: dict[tuple[int, int], set[str]] = {}
     held: dict[int, set[str]] = {}
     for index, (node, placement) in enumerate(zip(graph.nodes, outer, strict=True)):
         child, stage = placed.children[index], placement.stage
         reads = [name for name in node.inputs if name in costs.weight_bytes]
         held.setdefault(child, set()).update(reads)
         if stage is not None:
-            child_of[stage] = child
-            times[stage] = times.get(stage, 0) + costs.times_ps[index]
-            weights.setdefault(stage, set()).update(reads)
-    for child in sorted(set(child_of.values())):
+            times[stage, child] = times.get((stage, child), 0) + costs.times_ps[index]
+            weights.setdefault((stage, child), set()).update(reads)
+    for child in sorted({child for _, child in times}):
         limit, needed = providers[child].memory_limit_bytes, _total(held[child], costs)
         if limit is not None and needed > limit:
             raise PlanError(
                 f"the weights of what is placed on it take {needed} bytes, {limit} bytes are available",
                 device=providers[child].name,
             )
-    return tuple(
-        Stage(number, child_of[number], times[number], _total(weights[number], costs))
-        for number in sorted(child_of)
-    )
+    return tuple(Stage(*key, times[key], _total(weights[key], costs)) for key in sorted(times))
 
 
 def _total(names: set[str], costs: Costs) -> int:
