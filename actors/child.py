@@ -11,6 +11,7 @@ from typing import Any
 
 import ray
 
+from actors.devices import hide_devices
 from actors.parcels import Wire, pack, unpack
 from actors.threads import set_threads, thread_counts
 from hetero.errors import ProgramError
@@ -42,6 +43,7 @@ class ChildActor:
     """
 
     def __init__(self) -> None:
+        self._devices = hide_devices()
         self._child: ChildExecutor | None = None
         self._turn = threading.Lock()
         self._running: tuple[int, int, float] | None = None
@@ -60,7 +62,7 @@ class ChildActor:
     ) -> dict[str, Any]:
         """Become child `index` of the plan; `weights[k]` holds the arrays of `weight_names[k]`, which stay shared.
 
-        Returns where and how it runs: pid, node_id, threads, library_threads, and counters.
+        Returns where and how it runs: pid, node_id, visible_devices, threads, library_threads, and counters.
         Raises: PlanError, ProviderError, ProgramError.
         """
         set_threads(threads)
@@ -82,6 +84,7 @@ class ChildActor:
             **self._last_stats,
             "pid": os.getpid(),
             "node_id": node_id(),
+            "visible_devices": self._devices,
             "threads": threads,
             "library_threads": thread_counts(),
         }

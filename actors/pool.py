@@ -173,7 +173,9 @@ class RayChildren(Children):
         """
         options = self._ray_options
         held = self._held
-        held.lease = ensure_ray(store_bytes=options.store_bytes, log_to_driver=options.log_to_driver)
+        held.lease = ensure_ray(
+            address=options.address, store_bytes=options.store_bytes, log_to_driver=options.log_to_driver
+        )
         try:
             self._bring_up(plan, weights, held.lease.ours)
         except rex.RayError as error:
