@@ -188,7 +188,7 @@ class RayChildren(Children):
 
     def _bring_up(self, plan: Plan, weights: Mapping[str, HostArray], ours: bool) -> None:
         held = self._held
-        indices = sorted({p.child for p in plan.partitions})
+        indices = plan.children
         if not indices:
             return
         deadline = time.monotonic() + (self._options.start_timeout_s or 1e9)

@@ -9,7 +9,7 @@ from typing import Any
 from hetero.errors import OptionError, PlanError, ProgramError
 from hetero.planner.check import check_plan
 from hetero.planner.options import pack_option, unpack_option
-from hetero.planner.plan import Parcel, Partition, Placement, Plan, Rejection, Stage
+from hetero.planner.plan import Parcel, Partition, Placement, Plan, Rejection, Stage, Variant
 from hetero.planner.transfers import transfers_of
 from hetero.program.packing import dumps, loads, pack_ints, unpack_ints
 from hetero.program.program import NO_SLOT, Port
@@ -46,6 +46,14 @@ def encode(plan: Plan) -> bytes:
             [pack_ints([tables.string(name) for name in names]) for names in plan.weights],
             _encode_placements(plan.placements, tables),
             [[s.number, s.child, s.time_ps, s.weight_bytes] for s in plan.stages],
+            [
+                [
+                    tables.string(v.name),
+                    [[tables.string(s), *bounds] for s, *bounds in v.when],
+                    encode(v.plan),
+                ]
+                for v in plan.variants
+            ],
         ]
         packed = dumps([*tables.plain(), *record], error=PlanError)
     except ProgramError as error:
@@ -61,24 +69,31 @@ def decode(data: bytes) -> Plan:
 
     Raises: PlanError for anything malformed, truncated, oversized, unknown or inconsistent.
     """
-    data = bytes(data)
-    start = len(MAGIC) + _HEADER.size
-    if len(data) < start or not data.startswith(MAGIC):
-        raise PlanError("these bytes are no plan")
-    (version,) = _HEADER.unpack_from(data, len(MAGIC))
-    if version != VERSION:
-        raise PlanError(f"plan format {version}, this release reads {VERSION}")
     try:
-        plan = _decode(loads(data[start:], error=PlanError))
+        plan = _decode(_unpacked(bytes(data)))
     except (ProgramError, OptionError) as error:
         raise PlanError(f"damaged plan: {error.message}", op=error.op, node=error.node) from error
     check_plan(plan)
     return plan
 
 
-def _decode(plain: object) -> Plan:
-    strings, types, *record = as_list(plain, "plan", 12)
-    name, digest, configs, inputs, outputs, parts, parcels, weights, placements, stages = record
+def _unpacked(data: bytes) -> object:
+    """What the bytes of a plan hold, as plain data. Raises: PlanError."""
+    start = len(MAGIC) + _HEADER.size
+    if len(data) < start or not data.startswith(MAGIC):
+        raise PlanError("these bytes are no plan")
+    (version,) = _HEADER.unpack_from(data, len(MAGIC))
+    if version != VERSION:
+        raise PlanError(f"plan format {version}, this release reads {VERSION}")
+    plain: object = loads(data[start:], error=PlanError)
+    return plain
+
+
+def _decode(plain: object, *, variant: bool = False) -> Plan:
+    strings, types, *record = as_list(plain, "plan", 13)
+    if variant and record[-1]:  # said before it is looked into: plans in plans would go as deep as they like
+        raise PlanError("a variant has variants")
+    name, digest, configs, inputs, outputs, parts, parcels, weights, placements, stages, variants = record
     tables = TableReader(strings, types)
     providers = tuple(_decode_config(c, tables) for c in as_list(configs, "providers"))
     partitions = []
@@ -116,7 +131,20 @@ def _decode(plain: object) -> Plan:
         tuple(_texts(names, tables, "weights") for names in as_list(weights, "weights")),
         _decode_placements(placements, tables),
         tuple(_decode_stage(item, len(providers)) for item in as_list(stages, "stages")),
+        tuple(_decode_variant(item, tables) for item in as_list(variants, "variants")),
     )
+
+
+def _decode_variant(plain: object, tables: TableReader) -> Variant:
+    name, when, data = as_list(plain, "variant", 3)
+    bounds = []
+    for item in as_list(when, "shapes"):
+        symbol, least, most = as_list(item, "shape", 3)
+        last = None if most is None else as_int(most, "most", 0, _MOST)
+        bounds.append((tables.string(symbol), as_int(least, "least", 0, _MOST), last))
+    if type(data) is not bytes:
+        raise PlanError(f"a variant's plan is {type(data).__name__}, not bytes")
+    return Variant(tables.string(name), tuple(bounds), _decode(_unpacked(data), variant=True))
 
 
 def _decode_stage(plain: object, n_providers: int) -> Stage:

@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 
 from hetero.planner.placement import GOES_WITH
-from hetero.planner.plan import CALLER, Placement, Plan, Stage
+from hetero.planner.plan import CALLER, Placement, Plan, Stage, Variant
 from hetero.program.program import Port
 from hetero.types import ValueType
 
@@ -27,6 +27,7 @@ def explain(plan: Plan, *, nodes: bool = False) -> str:
     sections = [_summary(plan), _fallbacks(plan), _partitions(plan), _transfers(plan)]
     if plan.stages:
         sections.insert(2, iter(("stages", *stage_lines(plan))))
+    sections += [_variant(v) for v in plan.variants]
     if nodes:
         sections.append(iter(("nodes", *node_lines(plan))))
     return "\n\n".join("\n".join(map(printable, lines)) for lines in sections)
@@ -106,6 +107,18 @@ def _fallbacks(plan: Plan) -> Iterator[str]:
             for name, why in others.pop():
                 yield f"    {name}: {why}"
     yield from _left_out(len(rows))
+
+
+def _variant(variant: Variant) -> Iterator[str]:
+    """When the class holds, and its plan in short."""
+    when = ", ".join(f"{symbol} = {_bounds(least, most)}" for symbol, least, most in variant.when)
+    yield f"shape class {variant.name!r}, where {when}"
+    for line in (*_summary(variant.plan), *stage_lines(variant.plan)):
+        yield f"  {line}"
+
+
+def _bounds(least: int, most: int | None) -> str:
+    return str(least) if least == most else f"{least} to {'any' if most is None else most}"
 
 
 def stage_rows(plan: Plan) -> list[tuple[Stage, int, int | None]]:

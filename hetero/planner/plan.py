@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from hetero.program.program import Port, Program
@@ -94,13 +94,24 @@ class Transfer:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Variant:
+    """How steps of one shape class run: those in which every symbol of `when` has an extent from the least to the most
+    given there (None: no bound). `plan`: over the same providers, and without variants of its own."""
+
+    name: str
+    when: tuple[tuple[str, int, int | None], ...]
+    plan: Plan
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Plan:
     """What `HeterogeneousExecutor` drives.
 
     `providers`: one child per entry that has a partition; child index = index here (a provider that got no node has
     no partition and no actor). `inputs` / `outputs`: the model's own, in its order (Port.slot is NO_SLOT). `weights`:
     per child, the initializers it holds. `placements`: one per node, bodies included. `stages`: by number
-    and child, where nodes were staged.
+    and child, where nodes were staged. `variants`: other ways to run, the first whose shapes fit a step; all else is
+    about the steps that fit none, but for `weights`, which count for all.
     """
 
     model: str
@@ -114,7 +125,41 @@ class Plan:
     weights: tuple[tuple[str, ...], ...]
     placements: tuple[Placement, ...]
     stages: tuple[Stage, ...] = ()
+    variants: tuple[Variant, ...] = ()
     _bytes: bytes | None = field(default=None, init=False, repr=False)
+
+    @property
+    def sections(self) -> tuple[Plan, ...]:
+        """This plan by itself, then its variants', with partitions and parcels numbered through: what children
+        prepare and the executor drives."""
+        if not self.variants:
+            return (self,)
+        found: list[Plan] = []
+        partitions = parcels = 0
+        for plan in (replace(self, variants=()), *(v.plan for v in self.variants)):
+            found.append(
+                replace(
+                    plan,
+                    partitions=tuple(replace(p, id=p.id + partitions) for p in plan.partitions),
+                    parcels=tuple(
+                        replace(
+                            p,
+                            id=p.id + parcels,
+                            producer=p.producer if p.producer == CALLER else p.producer + partitions,
+                        )
+                        for p in plan.parcels
+                    ),
+                    weights=self.weights,
+                )
+            )
+            partitions += len(plan.partitions)
+            parcels += len(plan.parcels)
+        return tuple(found)
+
+    @property
+    def children(self) -> list[int]:
+        """The children that run anything, ascending."""
+        return sorted({p.child for plan in (self, *(v.plan for v in self.variants)) for p in plan.partitions})
 
     def to_bytes(self) -> bytes:
         """The plan as msgpack bytes, the same on every machine; made once.

@@ -87,7 +87,7 @@ class InlineChildren(Children):
 
     def start(self, plan: Plan, weights: Mapping[str, HostArray]) -> None:
         try:
-            for index in sorted({p.child for p in plan.partitions}):
+            for index in plan.children:
                 child = ChildExecutor(self._providers[index], self._options)
                 self._children[index] = child
                 child.prepare(assignment(plan, index), weights)
