@@ -7,9 +7,7 @@ import os
 import signal
 import tempfile
 import threading
-import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType, TracebackType
@@ -20,16 +18,18 @@ from ray import _raylet
 from ray.cluster_utils import Cluster
 
 from actors.cluster import HEALTH_CHECKS, WAIT, process_token, remove_directory
+from cluster.processes import Family
 from hetero.errors import ClosedError, OptionError, TransportError
 
 _Cluster: Any = Cluster  # whose methods have no types
 
 STORE_BYTES = 128 << 20
 """Object store of each node; they all lie in the one /dev/shm."""
+_BREAKPOINT = "PYTHONBREAKPOINT"
+"""Ray sets it in whoever connects, and leaves it."""
 _AUTHENTICATION = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
 START_S = 60.0
 """How long nodes may take to come up."""
-_PATIENCE_S = 5.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -94,6 +94,7 @@ class LocalCluster:
         self._environment: dict[str, str | None] = {}
         self._nodes: dict[int, LocalNode] = {}
         self._made = 0
+        self._family = Family()
 
     # -- coming and going ----------------------------------------------------------------------------------------
     def start(self) -> LocalCluster:
@@ -131,16 +132,18 @@ class LocalCluster:
         main = threading.current_thread() is threading.main_thread()
         before = signal.signal(signal.SIGINT, signal.SIG_IGN) if main else None
         cluster, self._cluster = self._cluster, None
+        nodes = self.nodes
         self._nodes.clear()
         try:
             if self._connect and ray.is_initialized():
                 ray.shutdown(**WAIT)
             if cluster is not None:
+                self._family.add(node.raylet_pid for node in nodes)
                 # The head last. Nothing on them is worth a grace period.
                 for node in reversed(cluster.list_all_nodes()):
                     cluster.remove_node(node, allow_graceful=False)
         finally:
-            _end_processes_of(directory)
+            self._family.end(directory)
             remove_directory(directory)
             for name, value in self._environment.items():
                 _set(name, value)
@@ -167,6 +170,7 @@ class LocalCluster:
         if self._token:
             wanted["RAY_AUTH_TOKEN"] = process_token()
         wanted["RAY_TMPDIR"] = str(self._directory)
+        wanted[_BREAKPOINT] = os.environ.get(_BREAKPOINT)
         for name, value in wanted.items():
             self._environment[name] = os.environ.get(name)
             _set(name, value)
@@ -223,12 +227,14 @@ class LocalCluster:
     def remove_node(self, node: LocalNode | int) -> None:
         """Take a node out in good order: Ray is told, and its actors end. Not the head."""
         found = self._movable(node)
+        self._family.add([found.raylet_pid])
         self._running().remove_node(found._ray, allow_graceful=True)
         del self._nodes[found.number]
 
     def kill_raylet(self, node: LocalNode | int) -> None:
         """Kill a node's raylet (SIGKILL), as when a machine dies; its workers may go on for a while. Not the head's."""
         found = self._movable(node)
+        self._family.add([found.raylet_pid])
         found._ray.kill_raylet()
         del self._nodes[found.number]
 
@@ -258,28 +264,3 @@ def _read_environment() -> None:
     """Ray reads its settings when it is imported; have it read them again."""
     refresh: Any = _raylet  # compiled, and without types
     refresh.Config.initialize("")
-
-
-def _end_processes_of(directory: Path) -> None:
-    """Kill what is left of a session: workers whose raylet is gone, which nobody else looks after."""
-    deadline = time.monotonic() + _PATIENCE_S
-    while (pids := _processes_of(directory)) and time.monotonic() < deadline:
-        for pid in pids:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        time.sleep(0.02)
-
-
-def _processes_of(directory: Path) -> list[int]:
-    """Ray's processes that have the session's folder in their command line; none of ours has."""
-    found = []
-    needle = os.fsencode(directory) + b"/"
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit() and int(entry.name) != os.getpid():
-            try:
-                line = (entry / "cmdline").read_bytes()
-            except OSError:  # it has ended meanwhile
-                continue
-            if needle in line:
-                found.append(int(entry.name))
-    return found
