@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import onnx.numpy_helper
 import onnx.parser
 import pytest
 
@@ -80,6 +81,22 @@ def test_the_first_class_that_fits_is_taken() -> None:
     assert "shape class 'short', where sequence = 0 to 4" in text
     assert "shape class 'wide', where batch = 8 to any, sequence = 2 to any" in text
     assert "shape class 'never', where sequence = 2" in text
+
+
+def test_stages_of_a_class_are_balanced_for_its_shapes() -> None:
+    """Where rows are few, reading weights counts most, and where they are many, what is done with each row."""
+    nodes = " ".join(f"v{k + 1} = Softmax(v{k})" for k in range(8))
+    model = onnx.parser.parse_model(
+        HEAD + f"g (float[rows, 4096] v0) => (float[rows, 64] y) {{ {nodes} y = MatMul(v8, w) }}"
+    )
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.zeros((4096, 64), np.float32), "w"))
+    classes: dict[str, Any] = {
+        "few": {"when": {"rows": 1}, "stages": "auto"},
+        "many": {"when": {"rows": (2, 1_000_000)}, "stages": "auto"},
+    }
+    plan = hetero.plan(model, ["sim:0", "sim:1"], shape_classes=classes)
+    counts = {v.name: [len(p.node_indices) for p in v.plan.partitions] for v in plan.variants}
+    assert counts == {"few": [8, 1], "many": [5, 4]}
 
 
 def test_plans_with_classes_are_data_like_others() -> None:

@@ -56,6 +56,7 @@ def shape_classes(given: Mapping[str, Mapping[str, Any]]) -> list[ShapeClass]:
             options.get("configuration"),
             options.get("overrides") or {},
             options.get("node_times") or {},
+            {symbol: least if most is None else most for symbol, least, most in bounds},
         )
         found.append(ShapeClass(name, bounds, None if order is None else tuple(order), wishes))
     return found

@@ -37,13 +37,14 @@ class Wishes:
     `stages`: "auto" deals nodes to the instances of the first provider's kind as balanced contiguous stages; "model"
     puts them where the model's own device configuration says, `configuration` naming which (which implies "model").
     `overrides`: node-name pattern -> provider name (see `overrides.pinned`); they beat stages. `times_s`: measured
-    seconds by node name, instead of estimates.
+    seconds by node name, instead of estimates. `extents`: what symbols stand for, to estimate with.
     """
 
     stages: str | None = None
     configuration: str | None = None
     overrides: Mapping[str, str] = field(default_factory=dict)
     times_s: Mapping[str, float] = field(default_factory=dict)
+    extents: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.stages not in (None, "auto", "model"):
@@ -88,7 +89,8 @@ def plan_model(
     stages: tuple[Stage, ...] = ()
     costs = None
     if wishes.annotated or wishes.stages is not None:
-        costs = costs_of(graph, wishes.times_s, [inner.op.name for v in verdicts for inner in v.inner])
+        inside = [inner.op.name for v in verdicts for inner in v.inner]
+        costs = costs_of(graph, wishes.times_s, inside, wishes.extents)
         if wishes.annotated:
             marks = _marks(model, providers, wishes)
             at = {index: marks[n.op.name] for index, n in enumerate(graph.nodes) if n.op.name in marks}

@@ -54,6 +54,18 @@ def test_extents_that_are_not_known_yet_are_taken_to_be_the_same() -> None:
     assert one == two > CALL_PS
 
 
+def test_extents_that_are_known_count_and_so_do_expressions_over_them() -> None:
+    model = onnx.parser.parse_model(
+        HEAD + "g (float[n, 4096] x, float[m, 4096] z) => (float[k, 4096] y, float[m, 4096] u)"
+        " { y = Concat<axis=0>(x, x) u = Neg(z) }"
+    )
+    model.graph.output[0].type.tensor_type.shape.dim[0].dim_param = "2*n"
+    graph = graph_of(load_model(model))
+    few, row = costs_of(graph, extents={"n": 1}), 4 * 4096
+    assert few.value_bytes == {"x": row, "z": 64 * row, "y": 2 * row, "u": 64 * row}
+    assert few.times_ps == [CALL_PS + 4 * row * PS_PER_BYTE, costs_of(graph).times_ps[1]]
+
+
 def test_one_branch_of_an_if_counts_and_every_trip_of_a_loop() -> None:
     exp, chosen, looped = times_of(
         "g (bool p, int64 n, float[1000] x) => (float[1000] y) { e = Exp(x)"
