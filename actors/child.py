@@ -20,6 +20,8 @@ from hetero.planner.plan import Plan
 from hetero.providers.registry import create
 from hetero.runtime.assignment import assignment
 from hetero.runtime.child import ChildExecutor
+from hetero.runtime.device_buffers import BufferChange
+from hetero.runtime.pins import Binding, OnDevice
 from hetero.runtime.state import StateChange, StateSpec
 from hetero.trace import Span
 from hetero.types import HostArray
@@ -89,7 +91,9 @@ class ChildActor:
             "library_threads": thread_counts(),
         }
 
-    def run(self, partition: int, step: int, graph_slot: str, *parcels: Wire) -> Any:
+    def run(
+        self, partition: int, step: int, graph_slot: str, on_device: OnDevice | None, *parcels: Wire
+    ) -> Any:
         """Run a partition; returns its one parcel, a tuple of several, or None where it sends nothing.
 
         After a partition of a step has failed, the step's later ones raise the same error: they cannot run without
@@ -101,7 +105,9 @@ class ChildActor:
         try:
             with self._turn:
                 self._running = (partition, step, time.perf_counter())
-                sent = [pack(p) for p in child.run(partition, step, [unpack(p) for p in parcels], graph_slot)]
+                binding = None if on_device is None else Binding(on_device=on_device)
+                arrived = [unpack(p) for p in parcels]
+                sent = [pack(p) for p in child.run(partition, step, arrived, graph_slot, binding)]
         except Exception as error:
             self._failed[step] = error
             if len(self._failed) > _REMEMBERED_FAILURES:
@@ -125,6 +131,10 @@ class ChildActor:
     def change_state(self, change: StateChange) -> dict[str, HostArray]:
         """Apply `change` to the states; copies of their values where it asks for them."""
         return self._ready().change_state(change)
+
+    def change_buffer(self, change: BufferChange) -> HostArray | None:
+        """Apply `change` to a buffer of the caller's."""
+        return self._ready().change_buffer(change)
 
     def take_spans(self) -> list[Span]:
         """The spans recorded since the last call."""

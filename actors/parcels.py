@@ -9,20 +9,23 @@ import ml_dtypes
 import numpy as np
 
 from hetero.errors import TransportError
+from hetero.runtime.device_buffers import BufferRef
 from hetero.runtime.state import Resident
 from hetero.types import MapValue, SequenceValue
 
 Wire = list[Any]
 """One entry per value: an array or None as it is; a tuple (tag, …) for what pickle would copy or could not carry."""
 
-_NARROW, _OBJECTS, _SEQUENCE, _MAP, _RESIDENT = "narrow", "objects", "sequence", "map", "resident"
+_NARROW, _OBJECTS, _SEQUENCE, _MAP, _RESIDENT, _BUFFER = (
+    "narrow", "objects", "sequence", "map", "resident", "buffer"
+)  # fmt: skip
 _USER_DEFINED = 2  # of dtype.isbuiltin: bfloat16 and its like
 
 
 def pack(values: Sequence[Any]) -> Wire:
     """A parcel's wire form. Shares memory with `values`, except for strided arrays: those are copied here, once.
 
-    Raises: TransportError for what is no value (array, SequenceValue, MapValue, Resident, None).
+    Raises: TransportError for what is no value (array, SequenceValue, MapValue, Resident, BufferRef, None).
     """
     return [_pack(value) for value in values]
 
@@ -46,6 +49,8 @@ def _pack(value: Any) -> Any:
         return _MAP, _dtype_name(value.value_dtype), list(value), list(value.values())
     if isinstance(value, Resident):
         return _RESIDENT, value.shape
+    if isinstance(value, BufferRef):
+        return _BUFFER, value.id, value.shape
     if isinstance(value, np.generic):
         return _pack_array(np.asarray(value))
     raise TransportError(f"a {type(value).__name__} cannot cross between children")
@@ -78,6 +83,8 @@ def _unpack(entry: Any, own: bool) -> Any:
             return flat.reshape(shape)
         case (str(tag), tuple(shape)) if tag == _RESIDENT:
             return Resident(shape)
+        case (str(tag), int(id_), tuple(shape)) if tag == _BUFFER:
+            return BufferRef(id_, shape)
         case (str(tag), name, list(items)) if tag == _SEQUENCE:
             return SequenceValue(
                 [_unpack(item, own) for item in items], None if name is None else _dtype(name)

@@ -31,6 +31,7 @@ from hetero.planner.plan import Plan
 from hetero.providers.base import ProviderConfig
 from hetero.runtime.child import Value, value_bytes
 from hetero.runtime.children import Children, ParcelRef
+from hetero.runtime.device_buffers import BufferChange
 from hetero.runtime.pins import Binding
 from hetero.runtime.state import StateChange, StateSpec
 from hetero.trace import Span
@@ -256,7 +257,10 @@ class RayChildren(Children):
         member = self._held.members.get(child)
         if member is None:
             raise TransportError(f"the plan has no child {child}", step=step)
-        refs = member.run(n_sends).remote(partition, step, graph_slot, *[p.content for p in parcels])
+        on_device = None if binding is None else binding.on_device
+        refs = member.run(n_sends).remote(
+            partition, step, graph_slot, on_device, *[p.content for p in parcels]
+        )
         if n_sends == 0:
             self._keep_acknowledgement(step, refs)
             return []
@@ -299,6 +303,10 @@ class RayChildren(Children):
     def change_state(self, child: int, change: StateChange) -> dict[str, HostArray]:
         changed: dict[str, HostArray] = self._ask(child, "change_state", change)
         return {name: array.copy() for name, array in changed.items()}  # not the object store's
+
+    def change_buffer(self, child: int, change: BufferChange) -> HostArray | None:
+        found: HostArray | None = self._ask(child, "change_buffer", change)
+        return None if found is None else found.copy()  # not the object store's
 
     def _ask(self, child: int, method: str, *arguments: Any) -> Any:
         """Call a child between steps, and wait. Raises: what the child raised, ChildDiedError."""

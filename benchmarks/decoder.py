@@ -102,7 +102,7 @@ def outside_kernels(form: Form, threads: int, *, config: Config = BENCHMARK, cou
             steps()
         (child,) = ours._children._children.values()  # type: ignore[attr-defined]
         (runner,) = child._runners.values()
-        section = runner._drives["primary"].last[1]
+        section = runner.roots.drives["primary"].last[1]
         pair = paired(steps, calls, runs=15)
     return 1 - 1 / pair.ratio
 

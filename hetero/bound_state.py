@@ -63,6 +63,7 @@ class BoundState:
             raise StateError(f"an output feeds two inputs: {sorted(pairs.values())}")
         self.outputs = frozenset(pairs.values())
         self._symbols: dict[str, int] | None = None
+        self._holds_values = False
         self._allocated: dict[str, int] | None = None
         self._shapes: dict[str, tuple[int, ...]] = {}
         self._carried: dict[str, HostArray] = {}
@@ -83,8 +84,8 @@ class BoundState:
     def feeds(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
         """`feeds` with an array for each state, of its present shape, which only stands for it where it is resident.
 
-        Where an extent that the states share has changed (a batch size), they begin anew.
-        Raises: InputError for a feed that is bound.
+        Raises: InputError for a feed that is bound; StateError where an extent that the states share (a batch size) is
+        another one than that of the values that they hold.
         """
         bound = sorted(self._pairs.keys() & feeds.keys())
         if bound:
@@ -92,7 +93,15 @@ class BoundState:
                 f"{bound} are bound as state and cannot be fed; write_state sets them", operand=bound[0]
             )
         symbols = self._symbols_of(feeds)
-        if self._symbols is None or any(symbols.get(s, n) != n for s, n in self._symbols.items()):
+        held = self._symbols
+        other = {} if held is None else {k: n for k, n in held.items() if symbols.get(k, n) != n}
+        if other and self._holds_values:
+            one, extent = next(iter(other.items()))
+            raise StateError(
+                f"the state holds values for {one} = {extent}, and the feeds have {one} = {symbols[one]}; "
+                "reset_state() begins a new one"
+            )
+        if held is None or other:
             self._begin(symbols)
         stand_ins = {
             name: self._carried[name]
@@ -110,6 +119,7 @@ class BoundState:
 
     def took(self, values: Mapping[str, Any]) -> None:
         """A step succeeded with these outputs."""
+        self._holds_values = True
         for name, pair in self._pairs.items():
             value = values[pair.output]
             self._shapes[name] = tuple(value.shape)
@@ -158,6 +168,7 @@ class BoundState:
             symbols |= {d: n for k, (d, n) in enumerate(sizes) if isinstance(d, str) and k != pair.axis}
         self._begin(symbols)
         self._change(StateChange(values={n: a for n, a in arrays.items() if self._pairs[n].home is not None}))
+        self._holds_values = True
         for name, array in arrays.items():
             self._shapes[name] = array.shape
             if self._pairs[name].home is None:
@@ -203,6 +214,7 @@ class BoundState:
                 self._children.bind_state(child, wanted, self._withheld({s.output for s in wanted}))
             self._allocated = shared
         self._shapes, self._carried, self._symbols = shapes, carried, shared
+        self._holds_values = False
 
     def _withheld(self, outputs: set[str]) -> list[tuple[int, str]]:
         """What need not leave the child, since only the caller would get it."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import operator
 import threading
-from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import replace
 from os import PathLike
@@ -15,14 +15,18 @@ from queue import SimpleQueue
 from types import TracebackType
 from typing import Any, Literal
 
+import numpy as np
+import numpy.typing as npt
 import onnx
 import onnx_ir as ir
 
 from hetero.binding import IOBinding
 from hetero.bound_state import BoundState
+from hetero.device_buffer import DeviceBuffer
 from hetero.errors import ClosedError, HeteroError, InputError, OptionError, StateError
 from hetero.extensions.registry import home_modules, load_modules
 from hetero.feeds import Feeds
+from hetero.futures import Batches, Results, StepFuture, in_event_loop
 from hetero.model import Model, load_model
 from hetero.options import RuntimeOptions
 from hetero.planner.check import symbols_of
@@ -206,6 +210,8 @@ class HeterogeneousExecutor:
         try:
             if values is None:
                 return self._stateful(feeds, names, graph_slot, binding)
+            if binding is not None and binding.on_device is not None:
+                values.update(binding.on_device.inputs)
             return self._step(next(self._steps), values, names, graph_slot, binding)
         finally:
             self._slots.put(None)
@@ -215,35 +221,35 @@ class HeterogeneousExecutor:
         feeds: Mapping[str, Any],
         output_names: Sequence[str] | None = None,
         graph_slot: str = "primary",
-    ) -> Future[dict[str, Any]]:
-        """Start a step and return at once; waits while options.max_in_flight steps are under way.
+    ) -> StepFuture:
+        """Start a step and return at once; waits while options.max_in_flight steps are under way. The future can be
+        awaited; in a coroutine this call never waits, and steps that are too many begin later.
 
         The feeds are read until the future is done: do not change them before. Bad feeds raise here (with bound state,
         whose steps take turns, from the future); what happens in the step raises from the future's result().
         """
         names = self._names(output_names)
         values = None if self._state is not None else self._feeds.check(feeds)
-        self._slots.get()
+        future = StepFuture()
+        if not in_event_loop():  # there the number of workers is what bounds the steps
+            self._slots.get()
+            future.add_done_callback(lambda _: self._slots.put(None))
         try:
             with self._counting:  # a close meanwhile would refuse it with an error of the pool's own
+                workers = self._workers()
                 if values is None:
-                    future = self._workers().submit(self._stateful, feeds, names, graph_slot)
+                    workers.submit(future.fulfil, self._stateful, feeds, names, graph_slot)
                 else:
-                    future = self._workers().submit(self._step, next(self._steps), values, names, graph_slot)
+                    workers.submit(future.fulfil, self._step, next(self._steps), values, names, graph_slot)
         except BaseException:
-            self._slots.put(None)
+            future.cancel()
             raise
-        future.add_done_callback(lambda _: self._slots.put(None))
         return future
 
     def map(
-        self,
-        batches: Iterable[Mapping[str, Any]],
-        *,
-        max_in_flight: int = 4,
-        output_names: Sequence[str] | None = None,
-    ) -> Iterator[dict[str, Any]]:
-        """Outputs for each of `batches`, in order, with up to `max_in_flight` steps under way.
+        self, batches: Batches, *, max_in_flight: int = 4, output_names: Sequence[str] | None = None
+    ) -> Results:
+        """Outputs for each of `batches`, in order, with up to `max_in_flight` steps under way; `async for` works too.
 
         An error ends the iteration at the step it belongs to; steps after it are awaited and dropped.
         """
@@ -251,24 +257,8 @@ class HeterogeneousExecutor:
             raise OptionError(
                 f"max_in_flight must be at least 1, not {max_in_flight}", operand="max_in_flight"
             )
-        return self._mapped(batches, min(max_in_flight, self.options.max_in_flight), output_names)
-
-    def _mapped(
-        self, batches: Iterable[Mapping[str, Any]], max_in_flight: int, output_names: Sequence[str] | None
-    ) -> Iterator[dict[str, Any]]:
-        waiting: deque[Future[dict[str, Any]]] = deque()
-        try:
-            for feeds in batches:
-                if len(waiting) >= max_in_flight:
-                    yield waiting.popleft().result()
-                waiting.append(self.submit(feeds, output_names))
-            while waiting:
-                yield waiting.popleft().result()
-        finally:
-            for future in waiting:
-                future.cancel()
-                if not future.cancelled():
-                    future.exception()
+        limit = min(max_in_flight, self.options.max_in_flight)
+        return Results(lambda feeds: self.submit(feeds, output_names), batches, limit)
 
     def _names(self, output_names: Sequence[str] | None) -> Sequence[str]:
         """The outputs to return: all but those that are bound as state, or these. Raises: InputError."""
@@ -298,6 +288,8 @@ class HeterogeneousExecutor:
         with self._turns:
             values = self._feeds.check(self._state.feeds(feeds))
             self._state.resident(values)
+            if binding is not None and binding.on_device is not None:
+                values.update(binding.on_device.inputs)
             wanted = [*names, *self._state.outputs]
             outputs = self._step(next(self._steps), values, wanted, graph_slot, binding)
             self._state.took(outputs)
@@ -394,7 +386,21 @@ class HeterogeneousExecutor:
     def io_binding(self) -> IOBinding:
         """A binding of inputs and outputs to buffers of the caller's, for `run_with_binding`."""
         self._check_open()
-        return IOBinding(self.plan.inputs, self.plan.outputs)
+        return IOBinding(self.plan)
+
+    def device_buffer(
+        self, provider: str, shape: Sequence[int], dtype: npt.DTypeLike = np.float32
+    ) -> DeviceBuffer:
+        """Memory on the device of a child, for `io_binding`: steps read inputs from it and leave outputs in it.
+
+        Raises: InputError where no child has that provider's name; MemoryLimitError.
+        """
+        self._check_open()
+        children = {self.plan.providers[p.child].name: p.child for p in self.plan.partitions}
+        if provider not in children:
+            raise InputError(f"no child {provider!r}; there are {sorted(children)}", operand=provider)
+        extents = tuple(operator.index(n) for n in shape)
+        return DeviceBuffer(self._children, children[provider], provider, dtype, extents)
 
     def run_with_binding(self, binding: IOBinding, graph_slot: str = "primary") -> dict[str, Any]:
         """Run one step on the bound buffers; returns the bound outputs, as views of what was filled of the buffers.
@@ -404,7 +410,8 @@ class HeterogeneousExecutor:
         Raises: InputError where an input is not bound, or a buffer is too small; as `run`.
         """
         names = self._names(binding.output_names)
-        outputs = self._run(binding.feeds, names, graph_slot, binding.in_place if self._inline else None)
+        chosen = binding.in_place if self._inline else binding.elsewhere
+        outputs = self._run(binding.feeds, names, graph_slot, chosen)
         return {name: binding.filled(name, outputs[name]) for name in names}
 
     # -- state ---------------------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from hetero.types import (
     MapType,
     MapValue,
     OptionalType,
+    RemoteElement,
     SequenceType,
     SequenceValue,
     TensorType,
@@ -96,12 +97,17 @@ class Feeds:
             return self._sequence(name, type_, value)
         if isinstance(type_, MapType):
             return mapping(name, type_, value)
-        return tensor(name, type_ if isinstance(type_, TensorType) else TensorType(None), value)
+        type_ = type_ if isinstance(type_, TensorType) else TensorType(None)
+        if isinstance(value, RemoteElement):
+            _check(name, type_, value)
+            return value
+        return tensor(name, type_, value)
 
     def _sequence(self, name: str, type_: SequenceType, value: Any) -> SequenceValue:
         if not isinstance(value, list | tuple | SequenceValue):
             raise InputError(f"input {name!r} must be {type_}, not {type(value).__name__}", operand=name)
-        elements = [self._value(f"{name}[{k}]", type_.element, v) for k, v in enumerate(value)]
+        handles = value.elements if isinstance(value, SequenceValue) else value
+        elements = [self._value(f"{name}[{k}]", type_.element, v) for k, v in enumerate(handles)]
         inner = type_.element
         dtype = (
             numpy_dtype(inner.dtype) if isinstance(inner, TensorType) and inner.dtype is not None else None
@@ -157,15 +163,22 @@ def tensor(name: str, type_: TensorType, value: Any) -> HostArray:
     """`value` as an array of `type_`. Raises: InputError."""
     expected = None if type_.dtype is None else numpy_dtype(type_.dtype)
     array = _array(name, type_, expected, value)
+    _check(name, type_, array)
+    return array
+
+
+def _check(name: str, type_: TensorType, array: HostArray | RemoteElement) -> None:
+    """Raises: InputError where the dtype or the shape is not of `type_`."""
+    expected = None if type_.dtype is None else numpy_dtype(type_.dtype)
     if expected is not None and array.dtype != expected:
         came = f"{array.dtype.str} (byte-swapped)" if not array.dtype.isnative else str(array.dtype)
         raise InputError(f"input {name!r} must be {type_}, but is {came}{list(array.shape)}", operand=name)
     shape = type_.shape
     if shape is not None:
-        if len(shape) != array.ndim:
+        if len(shape) != len(array.shape):
             raise InputError(
                 f"input {name!r} must be {type_} (rank {len(shape)}), but is {array.dtype}{list(array.shape)}"
-                f" (rank {array.ndim})",
+                f" (rank {len(array.shape)})",
                 operand=name,
             )
         for axis, (want, have) in enumerate(zip(shape, array.shape, strict=True)):
@@ -175,7 +188,6 @@ def tensor(name: str, type_: TensorType, value: Any) -> HostArray:
                     f"axis {axis} must be {want}, not {have}",
                     operand=name,
                 )
-    return array
 
 
 def _array(name: str, type_: TensorType, expected: np.dtype[Any] | None, value: Any) -> HostArray:

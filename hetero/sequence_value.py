@@ -1,13 +1,31 @@
-"""SequenceValue: an immutable sequence of element handles; values that grow out of one another share one buffer."""
+"""SequenceValue: an immutable sequence of element handles; values that grow out of one another share one buffer. An
+element may lie elsewhere until it is read."""
 
 from __future__ import annotations
 
+import math
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, overload
 
 import numpy as np
 import numpy.typing as npt
+
+
+class RemoteElement(ABC):
+    """An element that lies elsewhere: handles of it are moved, its bytes only when it is read."""
+
+    __slots__ = ("dtype", "nbytes", "shape")
+
+    def __init__(self, dtype: npt.DTypeLike, shape: tuple[int, ...]) -> None:
+        self.dtype: np.dtype[Any] = np.dtype(dtype)
+        self.shape = shape
+        self.nbytes = self.dtype.itemsize * math.prod(shape)
+
+    @abstractmethod
+    def fetch(self) -> np.ndarray[Any, Any]:
+        """The element here: brought by the first call, the same array from then on."""
 
 
 class _Store:
@@ -159,3 +177,29 @@ class SequenceValue(Sequence[Any]):
         if all(seen[id(e)] is e for e in elements):
             return self
         return SequenceValue([seen[id(e)] for e in elements], self.dtype)
+
+
+class LazySequence(SequenceValue):
+    """A sequence whose elements are brought when they are looked at, each once. `elements` are the handles still, so
+    that what is fed to a further step has not moved."""
+
+    __slots__ = ()
+
+    @overload
+    def __getitem__(self, index: int) -> Any: ...
+    @overload
+    def __getitem__(self, index: slice) -> SequenceValue: ...
+    def __getitem__(self, index: int | slice) -> Any:
+        if isinstance(index, slice):
+            return LazySequence(self.elements[index], self.dtype)
+        return _here(super().__getitem__(index))
+
+    def __iter__(self) -> Iterator[Any]:
+        return map(_here, super().__iter__())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return SequenceValue, (tuple(self), self.dtype)
+
+
+def _here(element: Any) -> Any:
+    return element.fetch() if isinstance(element, RemoteElement) else element

@@ -12,6 +12,8 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from hetero.map_value import MapValue as MapValue
+from hetero.sequence_value import LazySequence as LazySequence
+from hetero.sequence_value import RemoteElement as RemoteElement
 from hetero.sequence_value import SequenceValue as SequenceValue
 
 DataType = ir.DataType

@@ -182,10 +182,35 @@ def test_state_is_read_and_written_and_begins_anew(providers: list[Any]) -> None
         assert same(ex.run(tokens(seed=9)), after)
         ex.reset_state()
         assert all(same(ex.run(tokens(seed=k)), want) for k, want in enumerate(first))
+        ex.reset_state()
         ex.run(tokens(b=3))  # another batch: another state
         assert ex.state_length() == 1
         ex.bind_state({})
         assert "present_k" in ex.run({**tokens(), "past_k": np.zeros((1, 2, 0, 4), np.float32)})
+
+
+def test_feeds_of_another_batch_size_lose_no_state(providers: list[Any]) -> None:
+    with executor(CACHE, providers) as ex:
+        ex.bind_state(PAIR, capacity=32)
+        with pytest.raises(KernelError):
+            ex.run({**tokens(b=2), "pick": np.array([9])})  # a step that fails leaves nothing to lose
+        for k in range(3):
+            ex.run(tokens(seed=k))
+        saved = ex.read_state()
+        message = r"b = 1, and the feeds have b = 3; reset_state\(\) begins a new one"
+        for _ in range(2):
+            with pytest.raises(StateError, match=message):
+                ex.run(tokens(b=3))
+        assert ex.state_length() == 3
+        assert all(np.array_equal(saved[name], value) for name, value in ex.read_state().items())
+        after = ex.run(tokens(seed=3))
+        ex.write_state(saved)
+        with pytest.raises(StateError, match=message):
+            ex.run(tokens(b=3))
+        assert same(ex.run(tokens(seed=3)), after)
+        ex.reset_state()
+        ex.run(tokens(b=3))
+        assert ex.state_length() == 1
 
 
 def test_what_cannot_be_bound_fed_or_asked_for_is_refused() -> None:

@@ -21,8 +21,9 @@ from hetero.kernels.attention_heads import (
 from hetero.kernels.attention_mask import causal_last, mask_of
 from hetero.kernels.base import Call, Compiled, computed, given, kernel, tensor
 from hetero.kernels.broadcasting import one_dtype
+from hetero.kernels.derived import Keeper
 from hetero.kernels.fused import in_turn
-from hetero.kernels.gemm import bind_matmul
+from hetero.kernels.gemm_packed import bind_product
 from hetero.kernels.operands import fail, known_scalar
 from hetero.kernels.quiet import Quiet
 from hetero.kernels.widen import NARROW, widened
@@ -111,11 +112,13 @@ def attention(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
         *(() if mask is None else mask.parts),
     )
 
+    keep = Keeper()
+
     def bind(inputs: Sequence[Any], results: Sequence[Any], workspace: Any) -> Call:
         operands = [*inputs, *[None] * (_PAST_LENGTH + 1 - len(inputs))]
         scratch = carve(workspace, *parts)
         core, (projected, own, *mask_scratch) = scratch[: len(core_parts)], scratch[len(core_parts) :]
-        calls: list[Call] = [bind_matmul(xp, inputs[_INPUT], inputs[_WEIGHTS], projected)]
+        calls: list[Call] = [bind_product(xp, keep, inputs[_INPUT], inputs[_WEIGHTS], projected)]
         if operands[_BIAS] is not None:
             calls.append(partial(xp.add, projected, operands[_BIAS], projected))
         ends = (0, hidden, 2 * hidden, columns)

@@ -21,12 +21,11 @@ from hetero.kernels.product_exact import (
     FLOAT32,
     INT32,
     ExactProduct,
-    centred_factor,
     reshaped,
     scaled,
     zero_shape,
 )  # fmt: skip
-from hetero.kernels.quantized import centred, one_number, one_scale, require_bytes
+from hetero.kernels.quantized import one_number, one_scale, require_bytes
 from hetero.kernels.quiet import Quiet
 from hetero.kernels.workspace import Part, carve, carved_bytes
 from hetero.program.operation import Operation
@@ -59,14 +58,10 @@ class _Projection:
     def bind(self, inputs: Sequence[Any], out: Array, workspace: Any) -> list[Call]:
         """The calls that project into `out`; `workspace` begins with `parts`."""
         sums = carve(workspace, *self.parts)[-1]
-        factor, calls = centred_factor(self.xp, inputs[_WEIGHT], reshaped(inputs, _WEIGHT_ZERO, self.zero))
-        left, multiply = self.product.bind(factor, sums, workspace)
-        zero = reshaped(inputs, _INPUT_ZERO, ())
+        zeros = reshaped(inputs, _INPUT_ZERO, ()), reshaped(inputs, _WEIGHT_ZERO, self.zero)
         scales = inputs[_INPUT_SCALE].reshape(()), inputs[_WEIGHT_SCALE].reshape(self.scale)
         return [
-            *calls,
-            partial(centred, self.xp, inputs[_INPUT], zero, left),
-            multiply,
+            *self.product.of_bytes(inputs[_INPUT], zeros[0], inputs[_WEIGHT], zeros[1], sums, workspace),
             partial(scaled, self.xp, sums, *scales, inputs[_BIAS], out, out),
         ]
 

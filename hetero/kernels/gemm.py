@@ -50,7 +50,7 @@ def bind_matmul(xp: Any, a: Array, b: Array, out: Array) -> Call:
     if b.ndim > 2 and all(d == 1 for d in b.shape[:-2]):
         b = b.reshape(b.shape[-2:])
     if a.ndim > 2 and b.ndim == 2:
-        rows = _as_rows(a)
+        rows = as_rows(a)
         if rows is not None:
             a, out = rows, out.reshape(-1, out.shape[-1])
     calls: list[Call] = []
@@ -65,7 +65,7 @@ def bind_matmul(xp: Any, a: Array, b: Array, out: Array) -> Call:
     return in_turn(calls)
 
 
-def _as_rows(a: Array) -> Array | None:
+def as_rows(a: Array) -> Array | None:
     """`a` (…, M, K) as a (rows, K) view, or None where its strides do not allow one."""
     step = a.strides[-2]
     extent = a.shape[-2]

@@ -12,8 +12,8 @@ from hetero.kernels.base import Call, Compiled, computed, given, kernel, tensor
 from hetero.kernels.broadcasting import broadcasts_to, one_dtype
 from hetero.kernels.fused import in_turn
 from hetero.kernels.operands import fail, host_reason
-from hetero.kernels.product_exact import FLOAT32, INT32, ExactProduct, centred_factor
-from hetero.kernels.quantized import centred, per_map, requantize, require_bytes
+from hetero.kernels.product_exact import FLOAT32, INT32, ExactProduct
+from hetero.kernels.quantized import per_map, requantize, require_bytes
 from hetero.kernels.quiet import Quiet
 from hetero.kernels.workspace import Part, carve, carved_bytes
 from hetero.program.operation import Operation
@@ -68,11 +68,9 @@ def qgemm(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
         b_zero = inputs[5]
         if b_zero is not None:
             b_zero = b_zero.reshape((-1, 1) if trans_b and b_zero.size > 1 else (-1,))
-        factor, calls = centred_factor(xp, inputs[3], b_zero, turned=trans_b)
-        left, multiply = product.bind(factor, sums, workspace)
         source = inputs[0].T if trans_a else inputs[0]
         a_zero = None if inputs[2] is None else inputs[2].reshape(())
-        calls += [partial(centred, xp, source, a_zero, left), multiply]
+        calls = product.of_bytes(source, a_zero, inputs[3], b_zero, sums, workspace, turned=trans_b)
         if c is not None:
             calls.append(partial(xp.add, sums, inputs[6], sums))
         calls.append(partial(finish, inputs, sums, real, outputs[0]))

@@ -60,7 +60,7 @@ def add_weighted_at(weights: int, rows: int, step: int, sums: int, n: int, count
     return 0
 
 
-class _Writer:
+class Writer:
     """Writes loops over vectors of float32 as LLVM's intermediate code, through one builder."""
 
     def __init__(self, builder: Any) -> None:
@@ -123,8 +123,9 @@ class _Writer:
 
     def spread(self, value: Any) -> Any:
         """One value in all lanes."""
+        vector = self.ir.VectorType(value.type, LANES)
         first = self.builder.insert_element(
-            self.ir.Constant(self.vector, self.ir.Undefined), value, self.ir.Constant(self.ir.IntType(32), 0)
+            self.ir.Constant(vector, self.ir.Undefined), value, self.ir.Constant(self.ir.IntType(32), 0)
         )
         return self.shuffled(first, first, [0] * LANES)
 
@@ -219,16 +220,16 @@ class _Writer:
             self.store(builder.fadd(self.load(type_, sums, column), builder.load(total)), sums, column)
 
 
-def _sum(write: _Writer, address: Any, n: Any) -> Any:
+def _sum(write: Writer, address: Any, n: Any) -> Any:
     plus = write.builder.fadd
     return write.joined(address, n, 0.0, plus, plus)
 
 
-def _squares(write: _Writer, address: Any, n: Any) -> Any:
+def _squares(write: Writer, address: Any, n: Any) -> Any:
     return write.joined(address, n, 0.0, lambda total, x: write.multiplied(x, x, total), write.builder.fadd)
 
 
-def _max(write: _Writer, address: Any, n: Any) -> Any:
+def _max(write: Writer, address: Any, n: Any) -> Any:
     return write.joined(address, n, float("-inf"), write.greater, write.greater)
 
 
@@ -240,7 +241,7 @@ def _intrinsics(numba: Any) -> dict[str, Any]:
 
     def made(write: Callable[..., Any], result: Any, operands: int) -> Any:
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            return write(_Writer(builder), *arguments)
+            return write(Writer(builder), *arguments)
 
         if operands == 2:
 
@@ -258,6 +259,6 @@ def _intrinsics(numba: Any) -> dict[str, Any]:
         "sum": made(_sum, types.float32, 2),
         "squares": made(_squares, types.float32, 2),
         "max": made(_max, types.float32, 2),
-        "dots": made(_Writer.dots, types.int64, 6),
-        "weighted": made(_Writer.weighted, types.int64, 6),
+        "dots": made(Writer.dots, types.int64, 6),
+        "weighted": made(Writer.weighted, types.int64, 6),
     }

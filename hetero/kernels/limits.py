@@ -90,10 +90,14 @@ def check_declared(op: Operation, compiled: Compiled) -> None:
 
     Raises: MemoryLimitError.
     """
+    limit_bytes = _VALUE_BYTES.get()
     for spec in compiled.outputs:
         if isinstance(spec, TensorSpec):
-            bounded(op, spec.dtype, spec.shape)
-    if compiled.workspace_bytes > _VALUE_BYTES.get():
+            elements = math.prod(spec.shape)
+            small = elements <= MAX_VALUE_ELEMENTS and elements * spec.dtype.itemsize <= limit_bytes
+            if not small or min(spec.shape, default=1) < 1:
+                bounded(op, spec.dtype, spec.shape)
+    if compiled.workspace_bytes > limit_bytes:
         raise MemoryLimitError(
             f"needs {compiled.workspace_bytes} bytes of workspace; the bound is {_VALUE_BYTES.get()}"
             " (option max_value_bytes, and this machine's memory)",

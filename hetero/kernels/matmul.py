@@ -13,8 +13,8 @@ from hetero.kernels.broadcasting import NUMBERS, broadcasts_to, elements, one_dt
 from hetero.kernels.derived import Keeper
 from hetero.kernels.fused import in_turn
 from hetero.kernels.gemm import bind_matmul, matmul_shape, transposed
+from hetero.kernels.gemm_packed import bind_packed, bind_product, is_packed
 from hetero.kernels.matmul_few import bind_few_rows, is_few_rows
-from hetero.kernels.matmul_row import bind_row, is_row
 from hetero.kernels.operands import fail
 from hetero.kernels.quiet import Quiet
 from hetero.kernels.widen import NARROW, is_constant, widened
@@ -36,12 +36,12 @@ def matmul(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
         return widened(matmul, op, specs, xp)
     output = TensorSpec(dtype, matmul_shape(op, a.shape, b.shape))
 
-    few, one = is_few_rows(xp, a.shape, b.shape, dtype), is_row(xp, a.shape, b.shape, dtype)
+    few, packs = is_few_rows(xp, a.shape, b.shape, dtype), is_packed(xp, a.shape, b.shape, dtype)
     keep = Keeper()
 
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Call:
-        if one:
-            return bind_row(keep, inputs[0], inputs[1], outputs[0])
+        if packs:
+            return bind_packed(keep, inputs[0], inputs[1], outputs[0])
         if few:
             return bind_few_rows(inputs[0], inputs[1], outputs[0])
         call = bind_matmul(xp, inputs[0], inputs[1], outputs[0])
@@ -71,18 +71,18 @@ def gemm(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
         fail(op, f"of shape {list(c.shape)} does not broadcast to {list(output.shape)}", "C")
     adds = c is not None and beta != 0
     parts: tuple[Part, ...] = ((c.shape, dtype),) if c is not None and adds and beta != 1 else ()
-    one = is_row(xp, left, right, dtype) and alpha == 1
-    packs = xp is np and dtype in FLOATS and trans_b and 1 < left[0] <= FEW_ROWS
+    packs = is_packed(xp, left, right, dtype)
+    turns = xp is np and dtype in FLOATS and trans_b and 1 < left[0] <= FEW_ROWS
     keep = Keeper()
 
-    def packed(b: Array, calls: list[Call]) -> Array:
+    def laid_out(b: Array, calls: list[Call]) -> Array:
         """The transpose of `b`, laid out anew: once where it is constant, else by each call."""
 
         def make() -> Array:
             return np.ascontiguousarray(b.T)
 
         if is_constant(b):
-            return keep("packed", (b,), make)
+            return keep("turned", (b,), make)
         target = make()
         calls.append(partial(np.copyto, target, b.T))
         return target
@@ -90,13 +90,11 @@ def gemm(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Call:
         calls: list[Call] = []
         x, y = inputs[0].T if trans_a else inputs[0], inputs[1].T if trans_b else inputs[1]
-        if packs:
-            y = packed(inputs[1], calls)
         out = outputs[0]
-        if one:
-            calls.append(bind_row(keep, inputs[0], inputs[1], out, turned=trans_b))
+        if packs:
+            calls.append(bind_packed(keep, x, y, out))
         else:
-            calls.append(bind_matmul(xp, x, y, out))
+            calls.append(bind_matmul(xp, x, laid_out(inputs[1], calls) if turns else y, out))
         if alpha != 1:
             calls.append(partial(xp.multiply, out, alpha, out, casting="unsafe"))
         if adds:
@@ -128,9 +126,10 @@ def fused_matmul(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
 
     shapes = [turned(np.broadcast_to(np.int8(0), s.shape), side).shape for s, side in ((a, "A"), (b, "B"))]
     output = TensorSpec(dtype, matmul_shape(op, *shapes))
+    keep = Keeper()
 
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Call:
-        calls = [bind_matmul(xp, turned(inputs[0], "A"), turned(inputs[1], "B"), outputs[0])]
+        calls = [bind_product(xp, keep, turned(inputs[0], "A"), turned(inputs[1], "B"), outputs[0])]
         if alpha != 1:
             calls.append(partial(xp.multiply, outputs[0], alpha, outputs[0]))
         return Quiet(in_turn(calls))

@@ -14,9 +14,9 @@ from hetero.kernels.broadcasting import one_dtype
 from hetero.kernels.fused import in_turn
 from hetero.kernels.gemm import bind_matmul, matmul_shape
 from hetero.kernels.operands import fail, host_reason
-from hetero.kernels.product_exact import INT32, ExactProduct, centred_factor, reshaped, scaled, zero_shape
+from hetero.kernels.product_exact import INT32, ExactProduct, reshaped, scaled, zero_shape
 from hetero.kernels.quantize import find_range
-from hetero.kernels.quantized import centred, require_bytes
+from hetero.kernels.quantized import require_bytes
 from hetero.kernels.quiet import Quiet
 from hetero.kernels.widen import NARROW
 from hetero.kernels.workspace import Part, carve, carved_bytes
@@ -50,24 +50,30 @@ def dynamic_quantize_matmul(op: Operation, specs: Sequence[Spec], xp: Any) -> Co
         ((3,), FLOAT32),
         ((), bool),
         ((), np.uint8),
+        (a.shape, FLOAT32),
+        (a.shape, np.uint8),
     )
 
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Call:
-        *_, sums, numbers, flat, byte = carve(workspace, *parts)
+        *_, sums, numbers, flat, byte, real, levels = carve(workspace, *parts)
         low, high, step = (numbers[i : i + 1].reshape(()) for i in range(3))
-        factor, calls = centred_factor(xp, inputs[1], reshaped(inputs, 3, zero_point_shape))
-        levels, multiply = product.bind(factor, sums, workspace)
+        b_zero = reshaped(inputs, 3, zero_point_shape)
+        product_calls = product.of_bytes(levels, low, inputs[1], b_zero, sums, workspace)
         scale, shift = inputs[2].reshape(scale_shape), inputs[4] if bias is not None else None
 
         def quantize() -> None:
             find_range(xp, inputs[0], step, byte, low, high, flat)  # low holds the zero point then
-            xp.divide(inputs[0], step, levels)
-            xp.rint(levels, levels)
-            xp.add(levels, low, levels)
-            xp.clip(levels, 0, 255, out=levels)
-            xp.subtract(levels, low, levels)
+            xp.divide(inputs[0], step, real)
+            xp.rint(real, real)
+            xp.add(real, low, real)
+            xp.clip(real, 0, 255, out=real)
+            xp.copyto(levels, real, casting="unsafe")
 
-        calls += [quantize, multiply, partial(scaled, xp, sums, step, scale, shift, outputs[0], outputs[0])]
+        calls: list[Call] = [
+            quantize,
+            *product_calls,
+            partial(scaled, xp, sums, step, scale, shift, outputs[0], outputs[0]),
+        ]
         return Quiet(in_turn(calls))
 
     output = TensorSpec(FLOAT32, product.output)
@@ -98,9 +104,8 @@ def matmul_integer_to_float(op: Operation, specs: Sequence[Spec], xp: Any) -> Co
 
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Call:
         *_, sums, real = carve(workspace, *parts)
-        factor, calls = centred_factor(xp, inputs[1], reshaped(inputs, 5, shapes[5]))
-        left, multiply = product.bind(factor, sums, workspace)
-        calls += [partial(centred, xp, inputs[0], reshaped(inputs, 4, shapes[4]), left), multiply]
+        zeros = reshaped(inputs, 4, shapes[4]), reshaped(inputs, 5, shapes[5])
+        calls = product.of_bytes(inputs[0], zeros[0], inputs[1], zeros[1], sums, workspace)
         scales = (inputs[2].reshape(shapes[2]), inputs[3].reshape(shapes[3]))
         shift = inputs[6] if bias is not None else None
         y = outputs[0]

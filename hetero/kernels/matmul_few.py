@@ -63,7 +63,7 @@ def bind_few_rows(a: Array, b: Array, out: Array) -> Call:
         calls.append(partial(np.copyto, rows, turned))
         turned = rows
     batch = out.shape[:-2]
-    places = np.stack([_places(x, batch) for x in (a, turned, out)])
+    places = np.array([_places(x, batch) for x in (a, turned, out)], np.int64)
     words = np.array([*a.shape[-2:], out.shape[-1], turned.strides[-2]], np.int64)
     parallel = out.size * a.shape[-1] >= 16 * PARALLEL_ELEMENTS
     call = partial(products.variant(words, places, parallel=parallel), words, places)
@@ -71,9 +71,12 @@ def bind_few_rows(a: Array, b: Array, out: Array) -> Call:
     return calls_then(calls, call)
 
 
-def _places(array: Array, batch: tuple[int, ...]) -> Array:
+def _places(array: Array, batch: tuple[int, ...]) -> list[int]:
     """The addresses of the array's matrices, broadcast to `batch`, in order."""
-    offsets = np.full((), address(array), np.int64)
-    for extent, stride in zip(array.shape[:-2], array.strides[:-2], strict=True):
-        offsets = offsets[..., None] + np.arange(extent, dtype=np.int64) * stride
-    return np.broadcast_to(offsets, batch).reshape(-1)
+    shape = (1,) * (len(batch) - array.ndim + 2) + array.shape[:-2]
+    strides = (0,) * (len(batch) - array.ndim + 2) + array.strides[:-2]
+    places = [address(array)]
+    for extent, own, stride in zip(batch, shape, strides, strict=True):
+        step = stride if own != 1 else 0
+        places = [place + k * step for place in places for k in range(extent)]
+    return places

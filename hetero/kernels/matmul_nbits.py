@@ -14,6 +14,7 @@ from hetero.kernels.broadcasting import one_dtype
 from hetero.kernels.derived import derived
 from hetero.kernels.fused import in_turn
 from hetero.kernels.gemm import bind_matmul
+from hetero.kernels.gemm_packed import bind_panels, is_packed, pack_into, packed
 from hetero.kernels.operands import fail, host_reason
 from hetero.kernels.packed import FLOAT32, UINT8, Blocks, require_block, require_width
 from hetero.kernels.quiet import Quiet
@@ -80,6 +81,8 @@ def matmul_nbits(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
         (output.shape if narrow else (0,), FLOAT32),
     )
 
+    packs = is_packed(xp, a.shape, (depth, n), FLOAT32)
+
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Call:
         wide_a, wide_y = carve(workspace, *parts)
         x, y = (wide_a, wide_y) if narrow else (inputs[0], outputs[0])
@@ -89,8 +92,9 @@ def matmul_nbits(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
         else:
             if narrow:
                 calls.append(partial(xp.copyto, x, inputs[0], casting="unsafe"))
-            weights, prepare = _weights(op, xp, blocks, (*inputs, None, None, None)[1:5])
-            calls += [*prepare, bind_matmul(xp, x, weights.T, y)]
+            weights, prepare = _weights(op, xp, blocks, (*inputs, None, None, None)[1:5], packs)
+            multiply = bind_panels(x, weights, y) if packs else bind_matmul(xp, x, weights.T, y)
+            calls += [*prepare, multiply]
         if bias is not None:
             calls.append(partial(xp.add, y, inputs[_BIAS], y))
         if narrow:
@@ -107,26 +111,29 @@ def matmul_nbits(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
 
 
 def _weights(
-    op: Operation, xp: Any, blocks: Blocks, operands: Sequence[Array | None]
+    op: Operation, xp: Any, blocks: Blocks, operands: Sequence[Array | None], packs: bool
 ) -> tuple[Array, list[Call]]:
-    """The dequantised weights (N, K), and the calls that fill them before each product."""
-    packed, scales, zero, group = operands
-    assert packed is not None
+    """The dequantised weights (N, K), in panels where `packs`, and the calls that fill them before each product."""
+    bits, scales, zero, group = operands
+    assert bits is not None
     assert scales is not None
 
     def fill(target: Array) -> None:
         if group is not None:
             _check_group(op, group, blocks)
-        blocks.dequantize(xp, packed.reshape(blocks.rows, -1), scales, zero, target, group)
+        blocks.dequantize(xp, bits.reshape(blocks.rows, -1), scales, zero, target, group)
 
     if not all(a is None or is_constant(a) for a in operands):
         every_time = xp.empty((blocks.rows, blocks.depth), FLOAT32)
-        return every_time, [partial(fill, every_time)]
+        if not packs:
+            return every_time, [partial(fill, every_time)]
+        panels = packed(every_time.T)
+        return panels, [partial(fill, every_time), partial(pack_into, every_time.T, panels)]
 
     def make() -> Array:
         target = xp.empty((blocks.rows, blocks.depth), FLOAT32)
         with np.errstate(all="ignore"):
             fill(target)
-        return target
+        return packed(target.T) if packs else target
 
-    return derived(("MatMulNBits", blocks), operands, make), []
+    return derived(("MatMulNBits", blocks, packs), operands, make), []

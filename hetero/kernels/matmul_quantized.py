@@ -39,10 +39,8 @@ def matmul_integer(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
     product = ExactProduct(op, a.shape, b.shape, xp)
 
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Call:
-        factor, calls = centred_factor(xp, inputs[1], reshaped(inputs, 3, shapes[1]))
-        left, multiply = product.bind(factor, outputs[0], workspace)
-        calls += [partial(centred, xp, inputs[0], reshaped(inputs, 2, shapes[0]), left), multiply]
-        return in_turn(calls)
+        zeros = reshaped(inputs, 2, shapes[0]), reshaped(inputs, 3, shapes[1])
+        return in_turn(product.of_bytes(inputs[0], zeros[0], inputs[1], zeros[1], outputs[0], workspace))
 
     return computed(
         (TensorSpec(INT32, product.output),),
@@ -95,13 +93,12 @@ def qlinear_matmul(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Call:
         left, _, sums, single = carve(workspace, *parts)
         a_scale, a_zero, b_scale, b_zero, y_scale, y_zero = (inputs[i].reshape(s) for i, s in shapes.items())
-        factor, calls = centred_factor(xp, inputs[3], b_zero)
-        calls.append(partial(centred, xp, inputs[0], a_zero, left))
         if exact:
-            _, multiply = product.bind(factor, sums, workspace)
-            calls += [multiply, partial(xp.copyto, single, sums, casting="unsafe")]
+            calls = product.of_bytes(inputs[0], a_zero, inputs[3], b_zero, sums, workspace)
+            calls.append(partial(xp.copyto, single, sums, casting="unsafe"))
         else:
-            calls.append(bind_matmul(xp, left, factor, single))
+            factor, calls = centred_factor(xp, inputs[3], b_zero)
+            calls += [partial(centred, xp, inputs[0], a_zero, left), bind_matmul(xp, left, factor, single)]
         calls.append(partial(_finish, xp, single, (a_scale, b_scale, y_scale), y_zero, outputs[0]))
         return Quiet(in_turn(calls))
 

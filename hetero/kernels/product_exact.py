@@ -1,4 +1,4 @@
-"""Products of byte matrices through float BLAS that lose no bit: float32 adds up so many exactly, int32 the rest."""
+"""Products of byte matrices that lose no bit: in integers, or through float BLAS, which adds up so many exactly."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 from hetero.kernels.base import Call
-from hetero.kernels.derived import derived
+from hetero.kernels.derived import Keeper, derived
 from hetero.kernels.fused import in_turn
 from hetero.kernels.gemm import bind_matmul, matmul_shape
+from hetero.kernels.gemm_bytes import bind_bytes, serves_bytes
 from hetero.kernels.operands import fail
 from hetero.kernels.quantized import centred
 from hetero.kernels.widen import is_constant
@@ -33,6 +34,7 @@ class ExactProduct:
         self.output = matmul_shape(op, a, b)
         self.parts: tuple[Part, ...] = ((a, FLOAT32), (self.output, FLOAT32))
         """Scratch of `bind`: the left factor, and one product."""
+        self.keep = Keeper()
 
     def bind(self, b: Array, out: Array, workspace: Any) -> tuple[Array, Call]:
         """(the left factor's array, to be filled before each call; the call that writes the sums into `out`)."""
@@ -49,6 +51,27 @@ class ExactProduct:
             else:
                 calls.append(partial(xp.add, out, product, out, casting="unsafe", dtype=np.int32))
         return a, in_turn(calls)
+
+    def of_bytes(
+        self,
+        a: Array,
+        a_zero: Array | None,
+        b: Array,
+        b_zero: Array | None,
+        out: Array,
+        workspace: Any,
+        *,
+        turned: bool = False,
+    ) -> list[Call]:
+        """The calls that write (a - a_zero) @ (b - b_zero) into `out` (int32), for bytes whose zero points broadcast;
+        b - b_zero is transposed where `turned`."""
+        one = a_zero is None or a_zero.size == 1
+        fixed = is_constant(b) and (b_zero is None or is_constant(b_zero))
+        if one and fixed and serves_bytes(self.xp, self.a, self.b):
+            return [bind_bytes(self.keep, a, a_zero, b.T if turned else b, b_zero, out)]
+        factor, calls = centred_factor(self.xp, b, b_zero, turned=turned)
+        left, multiply = self.bind(factor, out, workspace)
+        return [*calls, partial(centred, self.xp, a, a_zero, left), multiply]
 
 
 def centred_factor(

@@ -64,6 +64,20 @@ def by_depth(weights: Array) -> list[Array]:
     return [weights[k : k + EXACT_DEPTH] for k in range(0, max(len(weights), 1), EXACT_DEPTH)]
 
 
+def rounded(xp: Any, source: Array, shared: bool) -> tuple[Array, Array, Array]:
+    """(levels from 0 to 255, zero point, step) of rows over their range, which includes 0; all in float32.
+
+    The rows share one range, or each has its own.
+    """
+    axis = None if shared else 1
+    low = xp.minimum(source.min(axis=axis, keepdims=True), 0)
+    high = xp.maximum(source.max(axis=axis, keepdims=True), 0)
+    step = ((high - low) / np.float32(255)).astype(np.float32)
+    step = xp.where(step == 0, np.float32(1), step)
+    zero = xp.rint(xp.clip(-low / step, 0, 255))
+    return xp.clip(xp.rint(source / step) + zero, 0, 255), zero, step
+
+
 def rounded_product(
     xp: Any, weights: Sequence[Array], scale: Array, shared: bool, source: Array, target: Array
 ) -> None:
@@ -75,13 +89,8 @@ def rounded_product(
     if not source.size:
         target.fill(0)
         return
-    axis = None if shared else 1
-    low = xp.minimum(source.min(axis=axis, keepdims=True), 0)
-    high = xp.maximum(source.max(axis=axis, keepdims=True), 0)
-    step = ((high - low) / np.float32(255)).astype(np.float32)
-    step = xp.where(step == 0, np.float32(1), step)
-    zero = xp.rint(xp.clip(-low / step, 0, 255))
-    levels = (xp.clip(xp.rint(source / step) + zero, 0, 255) - zero).astype(weights[0].dtype)
+    levels, zero, step = rounded(xp, source, shared)
+    levels = (levels - zero).astype(weights[0].dtype)
     product, done = xp.matmul(levels[:, : len(weights[0])], weights[0]), len(weights[0])
     if len(weights) > 2:  # one sum of two exact floats is rounded once, as the sum of all would be
         product = product.astype(np.float64)

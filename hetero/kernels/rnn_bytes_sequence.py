@@ -11,10 +11,13 @@ import numpy as np
 from hetero.kernels.base import Call
 from hetero.kernels.derived import Keeper
 from hetero.kernels.fused import in_turn
-from hetero.kernels.jit import inline, jit
+from hetero.kernels.gemm_bytes import lined_up, pack_bytes, panel_shape, sum_columns
+from hetero.kernels.jit import jit
+from hetero.kernels.jit_byte_tiles import QUAD, byte_tile_of_1
 from hetero.kernels.polynomials import sigmoid32, tanh32
 from hetero.kernels.quantized import rounded_product
 from hetero.kernels.rnn_cells import lstm_gates
+from hetero.kernels.row_loops import address
 from hetero.kernels.widen import is_constant
 from hetero.types import Array
 
@@ -23,7 +26,6 @@ LARGEST_BATCH = 8
 LARGEST_HIDDEN = 1 << 15
 """So many products of two numbers of 9 bits fit into an int32."""
 _ZERO, _ONE, _LEVELS = np.float32(0), np.float32(1), np.float32(255)
-_NOTHING = np.int32(0)
 
 
 def bytes_sequence_serves(hidden: int, batch: int, xp: Any) -> bool:
@@ -46,8 +48,10 @@ def bind_bytes_sequence(
 ) -> Call:
     """The call that runs direction `d`: r (H, 4*H) in bytes, their zero points and scales (4*H) each; the rest is as
     for `lstm_bytes_sequence`."""
-    wide = r.shape[1]
-    levels, sums = np.empty(len(r), np.int32), np.empty(wide, np.int32)
+    wide, hidden = r.shape[1], len(r)
+    shape = panel_shape(hidden, wide)
+    levels, sums = np.zeros(shape[1] * QUAD, np.uint8), np.empty(wide, np.int32)
+    start = np.zeros(shape[0] * shape[2], np.int32)
     constant = is_constant(r) and is_constant(zeros) and is_constant(scales)
     shift = np.int8(-128 if r.dtype == np.uint8 else 0)
     fills: list[Call] = []
@@ -56,7 +60,7 @@ def bind_bytes_sequence(
         what: str, shape: tuple[int, ...], dtype: type, source: Array, fill: Callable[..., object]
     ) -> Array:
         """`fill(target)` of a new array: made once where the weights are constant, else by each call."""
-        target: Array = np.empty(shape, dtype)
+        target: Array = lined_up(shape, dtype)
         if not constant:
             fills.append(partial(fill, target))
             return target
@@ -67,50 +71,25 @@ def bind_bytes_sequence(
 
         return keep((what, d), (source,), make)
 
-    signed = copied(
-        "signed", r.shape, np.int8, r, lambda out: np.bitwise_xor(r.view(np.int8), shift, out=out)
-    )
+    panels = copied("panels", shape, np.int8, r, partial(pack_bytes, r))
+    totals = copied("totals", (wide,), np.int32, r, partial(sum_columns, r))
     zero = copied(
         "zeros", (wide,), np.int32, zeros, lambda out: np.add(zeros, shift, out=out, dtype=np.int32)
     )
     scale = copied("scales", (wide,), np.float32, scales, lambda out: np.copyto(out, scales))
-    function = lstm_bytes_sequence.variant(pre, signed)
+    places = np.array([address(x) for x in (levels, panels, start, sums)], np.int64)
+    function = lstm_bytes_sequence.variant(pre, panels)
     act = partial(
-        function, pre, signed, zero, scale, *states, y, d, int(backwards), int(shared), gates, levels, sums
-    )
+        function, pre, panels, totals, zero, scale, *states, y, d, int(backwards), int(shared), gates, levels,
+        start, sums, places,
+    )  # fmt: skip
     return in_turn([*fills, act])
-
-
-@inline
-def add_bytes(sums: Any, levels: Any, r: Any) -> None:
-    """sums (N) += levels (K) @ r (K, N), in integers, four rows of r at a time."""
-    count = sums.shape[0]
-    size = r.shape[0]
-    k = 0
-    # Slices, not index sums: numba checks a sum for wrapping round below zero, which stops SIMD.
-    while k + 4 <= size:
-        h0, h1, h2, h3 = levels[k], levels[k + 1], levels[k + 2], levels[k + 3]
-        r0, r1, r2, r3 = r[k][:count], r[k + 1][:count], r[k + 2][:count], r[k + 3][:count]
-        for q in range(count):
-            sums[q] = np.int32(
-                sums[q]
-                + h0 * np.int32(r0[q])
-                + h1 * np.int32(r1[q])
-                + h2 * np.int32(r2[q])
-                + h3 * np.int32(r3[q])
-            )
-        k += 4
-    while k < size:
-        h0 = levels[k]
-        r0 = r[k][:count]
-        for q in range(count):
-            sums[q] = np.int32(sums[q] + h0 * np.int32(r0[q]))
-        k += 1
 
 
 def _lstm_bytes_numpy(
     pre: Array,
-    r: Array,
+    panels: Array,
+    totals: Array,
     zeros: Array,
     scales: Array,
     h: Array,
@@ -121,8 +100,12 @@ def _lstm_bytes_numpy(
     shared: int,
     gates: Array,
     levels: Array,
+    start: Array,
     sums: Array,
+    places: Array,
 ) -> None:
+    size = h.shape[1]
+    r = panels.transpose(1, 3, 0, 2).reshape(panels.shape[1] * QUAD, -1)[:size, : 4 * size]
     weights = r.astype(np.float64) - zeros
     for s in range(len(pre)):
         t = len(pre) - 1 - s if backwards else s
@@ -133,12 +116,13 @@ def _lstm_bytes_numpy(
 
 
 @jit(
-    "f4[3], i1[2], i4[1], f4[1], f4[2]!, f4[2]!, f4[4]!, i8, i8, i8, f4[2]!, i4[1]!, i4[1]!",
+    "f4[3], i1[4], i4[1], i4[1], f4[1], f4[2]!, f4[2]!, f4[4]!, i8, i8, i8, f4[2]!, u1[1]!, i4[1]!, i4[1]!, i8[1]",
     twin=_lstm_bytes_numpy,
 )
 def lstm_bytes_sequence(
     pre: Array,
-    r: Array,
+    panels: Array,
+    totals: Array,
     zeros: Array,
     scales: Array,
     h: Array,
@@ -149,15 +133,21 @@ def lstm_bytes_sequence(
     shared: int,
     gates: Array,
     levels: Array,
+    start: Array,
     sums: Array,
+    places: Array,
 ) -> None:
-    """As `rnn_sequence.lstm_sequence`, over weights r (H, 4*H) with a zero point and a scale for each column.
+    """As `rnn_sequence.lstm_sequence`, over weights (H, 4*H) in `panels` (`gemm_bytes.pack_bytes`), with a sum, a
+    zero point and a scale for each column.
 
     A step's states are rounded as by `quantized.rounded_product`, over one range if `shared`. `gates` (B, 4*H),
-    `levels` (H) and `sums` (4*H) are scratch.
+    `levels` (H up to whole quads), `start` (4*H up to whole panels) and `sums` (4*H) are scratch; `places` has the
+    addresses of levels, panels, start and sums.
     """
     steps = pre.shape[0]
-    size = r.shape[0]
+    size = h.shape[1]
+    wide = sums.shape[0]
+    quads, panel = panels.shape[1], panels.shape[2]
     batch = h.shape[0]
     for s in range(steps):
         t = steps - 1 - s if backwards else s
@@ -181,13 +171,19 @@ def lstm_bytes_sequence(
             if step == _ZERO:
                 step = _ONE
             zero = np.rint(min(max(-low / step, _ZERO), _LEVELS))
-            total = _NOTHING
+            shift = np.int32(zero)
+            total = np.int32(-np.int32(size) * shift)
             for k in range(size):
-                level = np.int32(min(max(np.rint(state[k] / step) + zero, _ZERO), _LEVELS) - zero)
-                levels[k] = level
+                level = np.int32(min(max(np.rint(state[k] / step) + zero, _ZERO), _LEVELS))
+                levels[k] = np.uint8(level)
                 total = np.int32(total + level)
-            sums[:] = _NOTHING
-            add_bytes(sums, levels, r)
+            for q in range(wide):
+                start[q] = np.int32(-shift * totals[q])
+            for p in range(panels.shape[0]):
+                byte_tile_of_1(
+                    places[0], 0, places[1] + QUAD * p * quads * panel, places[3] + 4 * p * panel, 0, quads,
+                    places[2] + 4 * p * panel, min(panel, wide - p * panel),
+                )  # fmt: skip
             part = pre[t, b]
             for q in range(4 * size):
                 product = np.float32(np.int32(sums[q] - total * zeros[q]))

@@ -11,13 +11,15 @@ import numpy as np
 from hetero.errors import UnsupportedError
 from hetero.kernels.base import Call, Compiled, computed, given, kernel, tensor
 from hetero.kernels.derived import Keeper
+from hetero.kernels.gemm_bytes import bind_bytes, serves_bytes
 from hetero.kernels.operands import fail, host_reason
 from hetero.kernels.product_exact import centred_factor
-from hetero.kernels.quantized import by_depth, require_bytes, rounded_product
+from hetero.kernels.quantized import by_depth, require_bytes, rounded, rounded_product
 from hetero.kernels.rnn import Recurrence, output_specs, sizes_of, state_shape
 from hetero.kernels.rnn_activation import activations_of, clipped
 from hetero.kernels.rnn_bytes_sequence import bind_bytes_sequence, bytes_sequence_serves
 from hetero.kernels.rnn_cells import CellOperands, CellOptions
+from hetero.kernels.widen import is_constant
 from hetero.kernels.workspace import Part, carve, carved_bytes
 from hetero.program.operation import Operation
 from hetero.types import Array, Spec
@@ -73,7 +75,7 @@ def dynamic_quantize_lstm(op: Operation, specs: Sequence[Spec], xp: Any) -> Comp
     forget = bool(op.attr("input_forget", 0))
     options = [CellOptions(acts, clip, forget) for acts in activations_of(op, ("sigmoid", "tanh", "tanh"), n)]
     loop = Recurrence(op, s, x.dtype, xp, options)
-    keep = Keeper()
+    keep, keepers = Keeper(), [Keeper() for _ in range(n)]
     usual = given(specs, _LENGTHS) is None and given(specs, _P) is None and not s.batch_first
     whole = usual and all(o.plain for o in options) and bytes_sequence_serves(s.hidden, s.batch, xp)
     # With lengths each has its own: where one is over, or runs backwards from its own end, there is no common step.
@@ -93,9 +95,15 @@ def dynamic_quantize_lstm(op: Operation, specs: Sequence[Spec], xp: Any) -> Comp
             else:
                 xp.add(inputs[3][:, :wide], inputs[3][:, wide:], out=bias)
 
-        w, before = centred_factor(xp, inputs[_W], columns(_W_ZERO))
-        before.append(add_biases)
-        w_pieces = [by_depth(a) for a in w]
+        before: list[Call] = [add_biases]
+        in_bytes = serves_bytes(xp, (s.steps * s.batch, s.inputs), (s.inputs, wide)) and all(
+            is_constant(inputs[i]) for i in (_W, _W_ZERO)
+        )
+        w_pieces: list[list[Array]] = []
+        if not in_bytes:
+            w, fill = centred_factor(xp, inputs[_W], columns(_W_ZERO))
+            before += fill
+            w_pieces = [by_depth(a) for a in w]
         products: list[Callable[[Array, Array], object]] = [_none] * n
         if not whole:
             r, fill = centred_factor(xp, inputs[_R], columns(_R_ZERO))
@@ -105,15 +113,33 @@ def dynamic_quantize_lstm(op: Operation, specs: Sequence[Spec], xp: Any) -> Comp
         lengths = inputs[_LENGTHS]
         ticks = None if lengths is None else xp.arange(s.steps).reshape(-1, 1, 1)
 
+        def multiplier(d: int, rows: int) -> Callable[[Array, Array], object]:
+            """(input (rows, I), target (rows, 4*H)) -> None: its product with direction d's weights."""
+            scale = columns(_W_SCALE)[d, 0]
+            if not in_bytes:
+                return partial(rounded_product, xp, w_pieces[d], scale, True)
+            levels, sums = np.empty((rows, s.inputs), np.uint8), np.empty((rows, wide), np.int32)
+            zero = np.empty((), np.float32)
+            product = bind_bytes(keepers[d], levels, zero, inputs[_W][d], columns(_W_ZERO)[d], sums)
+
+            def multiply(source: Array, target: Array) -> None:
+                found, zero[...], step = rounded(np, source, True)
+                np.copyto(levels, found, casting="unsafe")
+                product()
+                np.multiply(sums, step * scale, out=target, dtype=np.float32, casting="unsafe")
+
+            return multiply
+
         def project(d: int, sequence: Array, target: Array) -> Call:
+            multiply = multiplier(d, sequence.size // max(s.inputs, 1))
+
             def call() -> None:
                 # The input has one range: that of all steps until the longest sequence is over. Zero is always in it.
                 used = sequence
                 if lengths is not None and lengths.size:
                     used = xp.where(ticks < lengths.max(), sequence, np.float32(0))
                 rows = used.reshape(-1, s.inputs)
-                scale = columns(_W_SCALE)[d, 0]
-                rounded_product(xp, w_pieces[d], scale, True, rows, target.reshape(-1, wide))
+                multiply(rows, target.reshape(-1, wide))
                 xp.add(target, bias[d], out=target)
 
             return call

@@ -86,8 +86,9 @@ class CpuProvider(Provider):
         Raises: UnsupportedError, KernelError.
         """
         definition = lookup.find(op)
-        declined = UnsupportedError(f"no kernel for {op.id}-{op.version}", op=op.id, node=op.name or None)
-        if definition is not None:
+        if definition is None:
+            declined = UnsupportedError(f"no kernel for {op.id}-{op.version}", op=op.id, node=op.name or None)
+        else:
             try:
                 return lookup.compile_kernel(definition, op, specs, np, self.name)
             except UnsupportedError as error:

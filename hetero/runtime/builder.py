@@ -131,7 +131,7 @@ class Builder:
             ends = self._ends(instruction, operands)
             self.section.tail_reason = SeamReason.UNKNOWN_OPERAND
             return late_tail(self.runner, self.at, specs, missing, *ends, on_host=on_host)
-        compiled = self.runner.compile(self.at, self.provider, specs)
+        compiled = self._compiled(specs)
         if compiled.run is not None:
             handles = compiled.reads is not None or keeps_handles(instruction)
             self.section.tail_reason = SeamReason.SEQUENCE if handles else SeamReason.DATA_DEPENDENT_SHAPE
@@ -144,6 +144,10 @@ class Builder:
                 (instruction.inputs[k], partial(compiled.accepts, k)) for k in values if k < len(operands)
             )
         return None
+
+    def _compiled(self, specs: Sequence[Spec]) -> Compiled:
+        """The kernel of the instruction at hand for `specs`."""
+        return self.runner.compile(self.at, self.provider, specs)
 
     def _bury(self, at: int) -> None:
         """Release what instruction `at` read or wrote for the last time."""
@@ -260,9 +264,9 @@ class Builder:
         (past, new), axis = operands, state.spec.axis
         if axis is None or not past.state or not isinstance(new.spec, TensorSpec):
             return False
-        shape, rows = state.spec.spec.shape, new.spec.shape
-        fits = len(rows) == len(shape) and rows == (*shape[:axis], rows[axis], *shape[axis + 1 :])
-        if not fits or new.spec.dtype != state.spec.spec.dtype:
+        own, rows = state.spec.spec, new.spec.shape
+        fits = len(rows) == len(own.shape) and rows[:axis] == own.shape[:axis]
+        if not fits or rows[axis + 1 :] != own.shape[axis + 1 :] or new.spec.dtype != own.dtype:
             return False
         stop = state.length + rows[axis]
         target = state.rows(state.length, stop)
@@ -273,11 +277,10 @@ class Builder:
             source = self._array(new)
             assert source is not None, "a stable tensor has an array"
             self._step(self.provider.copy(source, target), SeamReason.GROWING_SYMBOL)
-        index, spec = (
-            instruction.outputs[0],
-            TensorSpec(new.spec.dtype, (*shape[:axis], stop, *shape[axis + 1 :])),
+        index, value = instruction.outputs[0], state.first(stop)
+        self._define(
+            index, Slot(Kind.OWNED, TensorSpec(own.dtype, value.shape), index, False, value, state=True)
         )
-        self._define(index, Slot(Kind.OWNED, spec, index, False, state.rows(0, stop), state=True))
         return True
 
     def _updated(

@@ -22,6 +22,7 @@ from hetero.providers.registry import create
 from hetero.runtime.assignment import Assignment, Task
 from hetero.runtime.child_states import ChildStates
 from hetero.runtime.context import artifacts_of
+from hetero.runtime.device_buffers import BufferChange, BufferRef, DeviceBuffers
 from hetero.runtime.elements import Element
 from hetero.runtime.expert_banks import ExpertBank, expert_banks, summary
 from hetero.runtime.extensions import Extensions
@@ -31,7 +32,7 @@ from hetero.runtime.runner import Context, Runner
 from hetero.runtime.state import Resident, StateChange, StateSpec
 from hetero.runtime.weight_uses import weight_uses
 from hetero.trace import Span
-from hetero.types import HostArray, MapValue, SequenceValue
+from hetero.types import HostArray, MapValue, RemoteElement, SequenceValue
 
 Value = Any
 """What crosses between children: a host array, a MapValue, a SequenceValue of them, or None."""
@@ -57,6 +58,7 @@ class ChildExecutor:
         self._steps: dict[int, dict[str, Value]] = {}
         self._states = ChildStates(provider)
         self._pins: dict[int, tuple[Binding, Pins]] = {}
+        self._buffers = DeviceBuffers(provider)
         self._value_bytes = min(options.max_value_bytes, machine_bytes())
         self._spans: list[Span] = []
         self._closed = False
@@ -167,11 +169,16 @@ class ChildExecutor:
         values.update(zip(task.output_names, results, strict=True))
         if states:
             states.leave(step, program, values)
+        on_device = None if binding is None else binding.on_device
+        if on_device is not None:
+            self._buffers.leave(on_device.outputs, task.output_names, values)
         sent = []
         for send in task.sends:
             parcel = []
             for name in send.values:
                 stand_in = states.stands_for(send.parcel, name, values) if states else None
+                if on_device is not None and (send.parcel, name) in on_device.withheld:
+                    stand_in = Resident(tuple(values[name].shape))
                 value = self._to_host(values[name]) if stand_in is None else stand_in
                 self._bytes_out += value_bytes(value)
                 parcel.append(value)
@@ -188,6 +195,8 @@ class ChildExecutor:
     def _called(self, task: Task, values: dict[str, Value], binding: Binding | None) -> list[Value]:
         """Run the task's program; where a state has no room and may grow, it does, and the program is run again."""
         runner = self._runners[task.partition]
+        if self._buffers:
+            self._buffers.enter(task.input_names, values)
         while True:
             if self._states:
                 self._states.enter(task.program, values)
@@ -236,8 +245,14 @@ class ChildExecutor:
             self._check_open()
             return self._states.change(change)
 
+    def change_buffer(self, change: BufferChange) -> HostArray | None:
+        """Between steps: apply `change` to a buffer of the caller's. Raises: InputError, MemoryLimitError."""
+        with self._lock:
+            self._check_open()
+            return self._buffers.change(change)
+
     def _to_host(self, value: Value) -> Value:
-        if value is None or isinstance(value, np.ndarray | MapValue):
+        if value is None or isinstance(value, np.ndarray | MapValue | RemoteElement):
             return value
         if isinstance(value, SequenceValue):
             return value.mapped(self._to_host)
@@ -300,6 +315,7 @@ class ChildExecutor:
                 out["artifacts"] = {"graphs": graphs.statistics(), "weights": uploaded.statistics()}
                 out["graph_slots"] = {name: s.statistics() for name, s in context.graph_slots.items()}
                 out |= self._states.statistics()
+                out["device_buffer_bytes"] = self._buffers.nbytes
                 out["arena_bytes"] = sum(a.nbytes for a in context.arenas)
                 plans = ((k, runner.memory_plan()) for k, runner in self._runners.items())
                 out["memory_plans"] = {
@@ -333,6 +349,7 @@ class ChildExecutor:
                 return
             self._closed = True
             self._drop_programs()
+            self._buffers.clear()
             self._extensions.close()
             self.provider.close()
             if self._host is not self.provider:
@@ -340,10 +357,10 @@ class ChildExecutor:
 
 
 def value_bytes(value: Value) -> int:
-    """Bytes of a value's arrays, and of what a map holds as numbers (of text, of the references to it)."""
+    """Bytes of a value's arrays that are here, and of what a map holds as numbers (of text, its references)."""
     if type(value) is np.ndarray:
         return value.nbytes
-    if value is None or isinstance(value, Resident):
+    if value is None or isinstance(value, Resident | BufferRef | RemoteElement):
         return 0
     if isinstance(value, MapValue):
         return len(value) * (8 + value.value_dtype.itemsize)

@@ -74,7 +74,7 @@ class ChildStates:
             if isinstance(value, Resident):
                 state.propose(step, shape)
                 axis = state.spec.axis
-                values[port.name] = state.value() if axis is None else state.rows(0, shape[axis])
+                values[port.name] = state.value() if axis is None else state.first(shape[axis])
             else:
                 state.propose(
                     step, shape, self._provider.upload(value) if isinstance(value, np.ndarray) else value

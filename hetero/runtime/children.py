@@ -11,6 +11,7 @@ from hetero.planner.plan import Plan
 from hetero.providers.base import Provider
 from hetero.runtime.assignment import assignment
 from hetero.runtime.child import ChildExecutor, Value
+from hetero.runtime.device_buffers import BufferChange
 from hetero.runtime.pins import Binding
 from hetero.runtime.state import StateChange, StateSpec
 from hetero.trace import Span
@@ -63,6 +64,10 @@ class Children(ABC):
     @abstractmethod
     def change_state(self, child: int, change: StateChange) -> dict[str, HostArray]:
         """Apply `change` to the states of a child, after the steps so far (`ChildExecutor.change_state`)."""
+
+    @abstractmethod
+    def change_buffer(self, child: int, change: BufferChange) -> HostArray | None:
+        """Apply `change` to a buffer on a child, after the steps so far (`ChildExecutor.change_buffer`)."""
 
     @abstractmethod
     def stats(self) -> dict[str, dict[str, Any]]:
@@ -122,6 +127,9 @@ class InlineChildren(Children):
 
     def change_state(self, child: int, change: StateChange) -> dict[str, HostArray]:
         return self._children[child].change_state(change)
+
+    def change_buffer(self, child: int, change: BufferChange) -> HostArray | None:
+        return self._children[child].change_buffer(change)
 
     def stats(self) -> dict[str, dict[str, Any]]:
         return {c.provider.name: c.stats() for c in self._children.values()}

@@ -10,6 +10,7 @@ import numpy as np
 from hetero.errors import UnsupportedError
 from hetero.kernels.base import KernelDef
 from hetero.runtime.operands import run_once
+from hetero.runtime.shape_arithmetic import evaluated
 from hetero.runtime.slots import Kind, Slot
 from hetero.types import HostArray, SequenceSpec, TensorSpec
 
@@ -57,6 +58,12 @@ def _evaluate(
     """The results on the host, or None where they are larger than `limit_bytes` or no plain tensors."""
     host = runner.host
     metadata = definition is not None and definition.metadata
+    if definition is not None:
+        op = runner.program.instructions[at].op
+        small = evaluated(op, [o.spec for o in operands], [o.value for o in operands])
+        if small is not None:
+            small.flags.writeable = False
+            return (small,) if small.nbytes <= limit_bytes else None
     specs = [
         # a kernel that was compiled for a value is of no use for the next one: only where the value is asked for
         o.known_spec() if definition is None or k in definition.values or o.kind is Kind.CONSTANT else o.spec

@@ -22,7 +22,7 @@ class KernelCache:
         self._limit = limit
         self._entries: OrderedDict[Hashable, tuple[Compiled, tuple[Spec, ...]]] = OrderedDict()
         self.passing = False
-        """While set, what is not there is compiled and not kept: it will not be met again."""
+        """While set, kernels are compiled and not kept: they will not be met again."""
         self.hits = 0
         self.misses = 0
 
@@ -31,7 +31,7 @@ class KernelCache:
 
     def get(self, instruction: Hashable, specs: Sequence[Spec], compile: Callable[[], Compiled]) -> Compiled:
         """The kernel of `instruction` for `specs`; compiled now if it is not there."""
-        if any(map(_is_passing, specs)):
+        if self.passing or any(map(_is_passing, specs)):
             self.misses += 1
             return compile()
         key = (instruction, tuple(specs), tuple(map(_value_key, specs)))
@@ -42,8 +42,6 @@ class KernelCache:
             return entry[0]
         self.misses += 1
         compiled = compile()
-        if self.passing:
-            return compiled
         self._entries[key] = (compiled, tuple(specs))
         if len(self._entries) > self._limit:
             self._entries.popitem(last=False)

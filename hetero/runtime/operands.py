@@ -68,8 +68,7 @@ def run_once(provider: Provider, compiled: Compiled, inputs: list[Any]) -> tuple
     """Run a compiled kernel over `inputs` into fresh outputs."""
     if compiled.reads is not None and compiled.run is not None:
         return _handle(provider, compiled.run, compiled.reads, inputs)
-    if not provider.is_host:
-        inputs = [arrived(provider, x) if isinstance(x, SequenceValue) else x for x in inputs]
+    inputs = [arrived(provider, x) if isinstance(x, SequenceValue) else x for x in inputs]
     make_contiguous(provider, compiled, inputs)
     if compiled.run is not None:
         return provider.run(compiled, inputs)
@@ -85,6 +84,4 @@ def _handle(provider: Provider, run: Run, reads: frozenset[int], inputs: Sequenc
     """Run a kernel that moves handles; what it picks out of a sequence is brought here."""
     given = [provider.download(x) if k in reads and x is not None else x for k, x in enumerate(inputs)]
     results = run(given)
-    if provider.is_host:
-        return results
     return tuple(r if isinstance(r, SequenceValue) else arrived(provider, r) for r in results)

@@ -10,7 +10,18 @@ from typing import Any
 import numpy as np
 
 from hetero.program.program import Program
+from hetero.runtime.device_buffers import BufferRef
 from hetero.types import HostArray
+
+
+@dataclass(frozen=True, slots=True)
+class OnDevice:
+    """Inputs that lie in buffers on a child's device, and outputs that go there; `withheld`: (parcel, name) pairs that
+    leave as Resident, since only the caller would get them."""
+
+    inputs: Mapping[str, BufferRef]
+    outputs: Mapping[str, BufferRef]
+    withheld: frozenset[tuple[int, str]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -22,6 +33,7 @@ class Binding:
 
     inputs: frozenset[str] = frozenset()
     outputs: Mapping[str, HostArray] = field(default_factory=dict)
+    on_device: OnDevice | None = None
 
 
 @dataclass(frozen=True, eq=False)

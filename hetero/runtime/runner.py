@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
 import sys
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from hetero.errors import HeteroError, ProgramError
+from hetero.errors import HeteroError
 from hetero.kernels.base import Compiled
 from hetero.kernels.jit import enabled
 from hetero.kernels.limits import check_declared
@@ -23,14 +19,14 @@ from hetero.runtime.analysis import analyse, escaping_from
 from hetero.runtime.builder import Builder
 from hetero.runtime.capture.replay import call_section
 from hetero.runtime.context import Context as Context
-from hetero.runtime.decode_memo import STEADY_STEPS, Drive, Regrowth
 from hetero.runtime.elements import arrived, deferred
 from hetero.runtime.frames import Frames, Iteration, escaping_outputs
 from hetero.runtime.fusion import Fused, fuse, uses_tapes
 from hetero.runtime.memory_plan import MemoryPlan, memory_plan
 from hetero.runtime.pins import Pins
 from hetero.runtime.results import collected
-from hetero.runtime.section import Key, Section, locate, value_spec
+from hetero.runtime.roots import Roots
+from hetero.runtime.section import Key, Section, locate
 from hetero.runtime.slots import Kind, Liveness, Slot, Table
 from hetero.runtime.state import State
 from hetero.types import (
@@ -47,10 +43,6 @@ from hetero.types import (
 if TYPE_CHECKING:
     from hetero.runtime.control_flow import ControlFlow
 
-_VALUE_LIMIT = 64
-"""Elements of an input whose value may take part in the signature."""
-Signature = tuple[Key, tuple[bytes | None, ...], bytes]
-"""Specs of all inputs, the values of those that decide shapes, and where the caller's own buffers lie."""
 BODY_SPECIALIZATIONS = 4
 """Input signatures that a body of control flow keeps bound."""
 
@@ -90,13 +82,11 @@ class Runner:
         self.table = Table(program.n_slots)
         self.folded: dict[int, tuple[HostArray | None, ...]] = {}
         self._constants = {p.slot: context.weight(p.name) for p in program.constants}
-        self._roots: OrderedDict[Signature, Section] = OrderedDict()
-        self._limit = context.options.max_specializations if depth == 0 else BODY_SPECIALIZATIONS
         self._fixed = dict(constants or {})
-        self._moving = tuple(k for k in range(len(program.inputs)) if k not in self._fixed)
-        self._value_inputs = tuple(k for k in self.analysis.value_inputs if k not in self._fixed)
-        self._value_misses = 0
-        self._drives: dict[str, Drive] = {}
+        self.moving = tuple(k for k in range(len(program.inputs)) if k not in self._fixed)
+        values = tuple(k for k in self.analysis.value_inputs if k not in self._fixed)
+        limit = context.options.max_specializations if depth == 0 else BODY_SPECIALIZATIONS
+        self.roots = Roots(self, values, limit)
         self.frames: Frames | None = None
         self._escaping = self.analysis.escaping
         self._outputs = frozenset(p.slot for p in program.outputs)
@@ -147,6 +137,8 @@ class Runner:
                 return kernel
             tensors = frozenset(k for k, spec in enumerate(specs) if isinstance(spec, TensorSpec))
             blocks = kernel.blocks if provider.is_host else frozenset()
+            if kernel.contiguous == tensors - blocks and kernel.blocks == blocks & tensors:
+                return kernel
             return replace(kernel, contiguous=tensors - blocks, blocks=blocks & tensors)
 
         return self.context.kernels.get((id(self), at, provider.name), specs, compiled)
@@ -171,6 +163,10 @@ class Runner:
         if self.frames is None or index not in self._outputs or index in self.kept:
             return False
         return not self.frames.fits(spec)
+
+    def leaves(self, index: int) -> bool:
+        """Whether slot `index` is a result of the run, or lies in the memory of one."""
+        return index in self._outputs or index in self._escaping
 
     def pinned(self, index: int, spec: Spec | None) -> HostArray | None:
         """The caller's array to write slot `index` into, where it is of this spec."""
@@ -227,13 +223,15 @@ class Runner:
         What cannot be bound is left to the first run, whose error then belongs to a step.
         """
         specs = [_declared_spec(port.type) for port in self.program.inputs]
-        if self._value_inputs or None in specs:
+        if self.roots.value_inputs or None in specs:
             return
         key = tuple(s for s in specs if s is not None)
         self.preparing = True
         try:
             with suppress(HeteroError):
-                self._keep(self._roots, (key, (), b""), self._build(0, self._entry(key), None, ()))
+                self.roots.keep(
+                    self.roots.sections, (key, (), b""), self.build(0, self.entry(key, {}), None, ())
+                )
         finally:
             self.preparing = False
 
@@ -252,131 +250,23 @@ class Runner:
             self.table.clear()
 
     def _start(self, inputs: Sequence[Any]) -> Section:
-        """Run the first section: the last one again where the specs still hold, else another, or a new one."""
-        drive = self._drive()
-        last = drive.last
-        simple = not self._value_inputs and drive.pins is self._pins
-        drive.pins = self._pins
-        if last is not None and simple and self._holds(last[0][0], inputs):
-            section = last[1]
-        else:
-            if self.frames is not None:
-                inputs = self.frames.detached(inputs)
-            self._watch_values()
-            key = self._signature(inputs)
-            found = self._roots.get(key)
-            if found is None:
-                found = self._tolerated(key, inputs) or self._regrown(drive, key, inputs)
-                if found is None:
-                    return self._first(drive, key, inputs)
-            self._roots.move_to_end(key)
-            drive.last = key, found
-            section = found
-        self._load(section, inputs)
-        self._call(section)
+        """Run the first section."""
+        section, inputs, ran = self.roots.choose(inputs, self._pins)
+        if not ran:
+            self._load(section, inputs)
+            self._call(section)
         return section
-
-    def _drive(self) -> Drive:
-        """What this run's graph slot did with this program before."""
-        slot = self.context.graph_slot
-        name = "" if slot is None else slot.name
-        drive = self._drives.get(name)
-        if drive is None:
-            drive = self._drives[name] = Drive()
-        return drive
-
-    def _tolerated(self, key: Signature, inputs: Sequence[Any]) -> Section | None:
-        """A section for these specs and other values of inputs, where all that read those take the new ones as well."""
-        for old, section in self._roots.items():
-            if old[0] != key[0] or old[2] != key[2]:
-                continue
-            values = zip(self._value_inputs, old[1], key[1], strict=True)
-            if all(a == b or self._accepts(section, k, inputs) for k, a, b in values):
-                del self._roots[old]
-                self._roots[key] = section
-                return section
-        return None
-
-    def _accepts(self, section: Section, k: int, inputs: Sequence[Any]) -> bool:
-        """Whether a section's calls are right for the value of input `k`."""
-        slot = self.program.inputs[k].slot
-        readers = self.analysis.readers.get(slot)
-        return (
-            readers is not None
-            and _is_small(inputs[k])
-            and readers <= section.tolerant.keys()
-            and all(takes(inputs[k]) for at in readers for s, takes in section.tolerant[at] if s == slot)
-        )
-
-    def _regrown(self, drive: Drive, key: Signature, inputs: Sequence[Any]) -> Section | None:
-        """The last section, taken over to extents that have grown; None where it has to be built."""
-        if drive.last is None or self.depth:  # bodies keep every one of a few signatures
-            return None
-        if not drive.missed(key):
-            self.statistics.memo_ineligible += 1
-            return None
-        if drive.steady <= STEADY_STEPS or drive.off or not self.options.decode_memo:
-            return None
-        old, section = drive.last
-        if self._driven_by_another(section, drive):
-            self.statistics.memo_ineligible += 1
-            return None
-        regrowth = Regrowth(self, section)
-        if not regrowth.to(self._entry_of(key, inputs)):
-            drive.off = regrowth.mostly
-            self.statistics.memo_rebuilt += 1
-            return None
-        self.statistics.memo_replayed += 1
-        del self._roots[old]
-        self._roots[key] = section
-        if self.options.verify_decode_memo:
-            self._verify(section, key, inputs)
-        return section
-
-    def _driven_by_another(self, section: Section, drive: Drive) -> bool:
-        """Whether another graph slot ran `section` last, or has captured it: it finds it there as it left it."""
-        slot = self.context.graph_slot
-        own = "" if slot is None else slot.name
-        return any(name != own for name in section.captured) or any(
-            d is not drive and d.last is not None and d.last[1] is section for d in self._drives.values()
-        )
-
-    def _verify(self, section: Section, key: Signature, inputs: Sequence[Any]) -> None:
-        """Raises: ProgramError where a program bound from scratch has other shapes."""
-        scratch = self._build(0, self._entry_of(key, inputs), None, ())
-        try:
-            fresh = scratch.exit.every
-            for index, slot in section.exit.every.items():
-                if index in fresh and slot.known_spec() != fresh[index].known_spec():
-                    raise ProgramError(
-                        f"slot {index} of {self.program.name} was taken over as {slot.known_spec()}, "
-                        f"but is {fresh[index].known_spec()}",
-                        device=self.provider.name,
-                    )
-        finally:
-            scratch.close()
 
     def _load(self, section: Section, inputs: Sequence[Any]) -> None:
         """Put the inputs where the section's calls look for them."""
         table, ports, frames = self.table.values, self.program.inputs, section.frames
         pinned = {} if self._pins is None else self._pins.inputs
-        for k in self._moving:
+        for k in self.moving:
             value = inputs[k]
             if value is not None and k not in frames and k not in self._states and k not in pinned:
                 table[ports[k].slot] = self._arrive(ports[k].name, value)
         if self.frames is not None:
             self.frames.fill(section, inputs)
-
-    def _holds(self, key: Key, inputs: Sequence[Any]) -> bool:
-        """Whether the inputs have the specs of `key`."""
-        for k, spec in zip(self._moving, key, strict=True):
-            value = inputs[k]
-            if spec.__class__ is not TensorSpec:
-                if value_spec(value) != spec:
-                    return False
-            elif getattr(value, "shape", None) != spec.shape or value.dtype != spec.dtype:
-                return False
-        return True
 
     def _arrive(self, name: str, value: Any) -> Any:
         """The value in this provider's memory; the elements of a sequence come when they are read."""
@@ -391,51 +281,31 @@ class Runner:
         except HeteroError as error:
             raise error.at(operand=name) from error.__cause__
 
-    def _signature(self, inputs: Sequence[Any]) -> Signature:
-        specs = tuple([value_spec(inputs[k]) for k in self._moving])
-        values = tuple([inputs[k].tobytes() if _is_small(inputs[k]) else None for k in self._value_inputs])
-        return specs, values, b"" if self._pins is None else self._pins.key
-
-    def _first(self, drive: Drive, key: Signature, inputs: Sequence[Any]) -> Section:
-        """Build the first section for these inputs, and run it."""
-        if self._value_inputs and any(known[0] == key[0] for known in self._roots):
-            self._value_misses += 1  # shapes that are known, with values that are not
-        growing = drive.last is not None and drive.steady >= STEADY_STEPS and self.options.decode_memo
-        before = drive.last[1].exit.every if growing and drive.last is not None else None
-        self.statistics.memo_primed += before is not None
-        section = self._build(0, self._entry_of(key, inputs), None, (), inputs, before)
-        self._keep(self._roots, key, section)
-        drive.last = key, section
-        return section
-
-    def _entry_of(self, key: Signature, inputs: Sequence[Any]) -> Liveness:
-        """`_entry` for these inputs, with the values that decide shapes."""
-        live = self._entry(key[0])
-        for k in self._value_inputs:
-            if _is_small(inputs[k]):
-                live.slots[self.program.inputs[k].slot].value = inputs[k].copy()
-        return live
-
-    def _entry(self, specs: Sequence[Spec]) -> Liveness:
-        """What is live when the program starts: constants, and inputs of these specs."""
+    def entry(self, specs: Sequence[Spec], values: Mapping[int, HostArray]) -> Liveness:
+        """What is live when the program starts: constants, and inputs of these specs and values."""
         live = Liveness()
         for index, slot in self._constants.items():
             live.define(index, slot)
         for k, constant in self._fixed.items():
             live.define(self.program.inputs[k].slot, constant)
-        for k, spec in zip(self._moving, specs, strict=True):
-            port = self.program.inputs[k]
-            kind = Kind.BORROWED if isinstance(spec, TensorSpec) else Kind.SEQUENCE
-            pinned = None if self._pins is None else self._pins.inputs.get(k)
-            if pinned is not None:
-                live.define(port.slot, Slot(kind, spec, port.slot, False, pinned))
-            elif k in self._states:
-                live.define(
-                    port.slot, Slot(kind, spec, port.slot, False, self._states[k].value(), state=True)
-                )
-            else:
-                live.define(port.slot, Slot(Kind.NOTHING if spec == ABSENT else kind, spec, port.slot, True))
+        for index, slot in self.moving_slots(specs, values).items():
+            live.define(index, slot)
         return live
+
+    def moving_slots(self, specs: Sequence[Spec], values: Mapping[int, HostArray]) -> dict[int, Slot]:
+        """The inputs of these specs and values that are not constant, by slot."""
+        slots: dict[int, Slot] = {}
+        for k, spec in zip(self.moving, specs, strict=True):
+            index = self.program.inputs[k].slot
+            kind = Kind.BORROWED if isinstance(spec, TensorSpec) else Kind.SEQUENCE
+            array = None if self._pins is None else self._pins.inputs.get(k)
+            state = array is None and k in self._states
+            if state:
+                array = self._states[k].value()
+            elif array is None and spec == ABSENT:
+                kind = Kind.NOTHING
+            slots[index] = Slot(kind, spec, index, array is None, array, values.get(k), state)
+        return slots
 
     def _next(self, section: Section) -> Section:
         instruction = self.program.instructions[section.stop - 1]
@@ -452,14 +322,14 @@ class Runner:
             if len(section.next) > 1:
                 section.next.move_to_end(key)
             return following
-        following = self._build(section.stop, section.exit.copy(), section, key)
-        self._keep(section.next, key, following)
+        following = self.build(section.stop, section.exit.copy(), section, key)
+        self.roots.keep(section.next, key, following)
         return following
 
     def _call(self, section: Section) -> None:
         call_section(self.program, section, self.context)
 
-    def _build(
+    def build(
         self,
         start: int,
         live: Liveness,
@@ -492,33 +362,6 @@ class Runner:
         self.statistics.peak_live_bytes = max(self.statistics.peak_live_bytes, lease.peak_bytes)
         return section
 
-    def _keep(self, cache: OrderedDict[Any, Section], key: Any, section: Section) -> None:
-        cache[key] = section
-        if len(cache) > self._limit:
-            evicted = cache.pop(self._least_wanted(cache))
-            for drive in self._drives.values():
-                if drive.last is not None and drive.last[1] is evicted:
-                    drive.last = None
-            evicted.close()
-            self.statistics.sections_evicted += 1
-
-    def _least_wanted(self, cache: OrderedDict[Any, Section]) -> Any:
-        """The key that was used longest ago (never the last one), of those that no other graph slot stands on."""
-        own = self._drive()
-        kept = {id(d.last[1]) for d in self._drives.values() if d is not own and d.last is not None}
-        oldest = itertools.islice(cache.items(), len(cache) - 1)
-        free = (key for key, section in oldest if id(section) not in kept)
-        return next(free, next(iter(cache)))
-
-    def _watch_values(self) -> None:
-        """Stop keying on input values that differ in every run: shapes are then computed as data.
-
-        Between runs only: a run under way stands on its sections' buffers.
-        """
-        if self._value_inputs and self._value_misses > 4 * self._limit:
-            self._value_inputs = ()
-            self.drop_sections()
-
     def _collect(self, last: Section) -> list[Any]:
         outputs = collected(self, last)
         if self.frames is not None and self.iterated:
@@ -527,28 +370,22 @@ class Runner:
 
     def memory_plan(self) -> MemoryPlan | None:
         """The memory plan of shapes that were run lately; None where nothing is bound."""
-        if not self._roots:
+        if not self.roots.sections:
             return None
-        path = [next(reversed(self._roots.values()))]
+        path = [next(reversed(self.roots.sections.values()))]
         while path[-1].next:
             path.append(next(reversed(path[-1].next.values())))
         return memory_plan(self.program, path)
 
     def drop_sections(self) -> None:
         """Drop every section and give its buffers back; of what was recorded before, nothing is replayed any more."""
-        if self._roots:
+        if self.roots.sections:
             self.context.recorder.artifacts.advance()
-        self._close_sections()
-
-    def _close_sections(self) -> None:
-        self._drives.clear()
-        for section in self._roots.values():
-            section.close()
-        self._roots.clear()
+        self.roots.drop()
 
     def close(self) -> None:
         """Drop every section and give their buffers back."""
-        self._close_sections()
+        self.roots.drop()
         for flow in self._flows.values():
             flow.close()
 
@@ -561,11 +398,6 @@ def _escaping(program: Program, iteration: Iteration) -> frozenset[int]:
         if wider == escaping:
             return escaping
         escaping = wider
-
-
-def _is_small(value: Any) -> bool:
-    """Whether an input that decides shapes takes part in the signature by its value."""
-    return isinstance(value, np.ndarray) and value.size <= _VALUE_LIMIT
 
 
 def _declared_spec(type_: ValueType | None) -> TensorSpec | None:

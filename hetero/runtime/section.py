@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hetero.errors import HeteroError
 from hetero.kernels.base import Call
@@ -28,6 +28,9 @@ from hetero.types import (
     Spec,
     TensorSpec,
 )
+
+if TYPE_CHECKING:
+    from hetero.runtime.twins import Twins
 
 Key = tuple[Spec, ...]
 Tail = Callable[[], Key]
@@ -87,6 +90,10 @@ class Section:
     tolerant: dict[int, tuple[tuple[int, Accepts], ...]] = field(default_factory=dict)
     """Instructions that shapes follow from values in -> the slots of such values, and what says whether the bound call
     is right for another one."""
+    twins: Twins | None = None
+    """How it is bound anew when it grows as it did last."""
+    shared: frozenset[int] = frozenset()
+    """Calls whose kernel is that of another instruction, which errors of the kernel's own may name."""
     lent: dict[int, Array] = field(default_factory=dict)
     """Results that stay in this section's memory, by id."""
 

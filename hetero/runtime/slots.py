@@ -52,6 +52,14 @@ class Slot:
         return TensorSpec(self.spec.dtype, self.spec.shape, self.value)
 
 
+def same_known(a: Slot, b: Slot) -> bool:
+    """Whether two slots have one spec, and one value where one is known."""
+    if a.spec != b.spec:
+        return False
+    x, y = a.value, b.value
+    return x is y or (x is not None and y is not None and x.tobytes() == y.tobytes())
+
+
 NOTHING = Slot(Kind.NOTHING, ABSENT, -1, False)
 
 

@@ -78,6 +78,7 @@ class State:
         self._array = self._allocated(spec.spec)
         self._spare: Array | None = None
         self._value: tuple[int, Array] | None = None
+        self._first: tuple[int, Array] | None = None
         self._proposed: tuple[int, int, bool] | None = None
 
     @property
@@ -90,8 +91,14 @@ class State:
         if self.spec.axis is None:
             return self._array
         if self._value is None or self._value[0] != self.length:
-            self._value = self.length, self.rows(0, self.length)
+            self._value = self.length, self.first(self.length)
         return self._value[1]
+
+    def first(self, stop: int) -> Array:
+        """A view of rows [0, stop): the same array as long as the same rows are asked for. Raises: as `rows`."""
+        if self._first is None or self._first[0] != stop:
+            self._first = stop, self.rows(0, stop)
+        return self._first[1]
 
     def rows(self, start: int, stop: int) -> Array:
         """A view of rows [start, stop) of the buffer. Raises: StateError where it has not that many."""
@@ -180,7 +187,7 @@ class State:
         old, shape = self.value(), list(self._array.shape)
         shape[axis] = max(2 * shape[axis], 1)
         self._array = self._allocated(TensorSpec(self.spec.spec.dtype, tuple(shape)))
-        self._spare = self._value = None
+        self._spare = self._value = self._first = None
         self._copy(old, self.value())
 
     # -- helpers -------------------------------------------------------------------------------------------------

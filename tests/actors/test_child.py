@@ -51,33 +51,33 @@ def parcel(*indices: int) -> Any:
 
 
 def test_it_runs_a_partition_from_parcel_to_parcel(child: ChildActor) -> None:
-    (y,) = unpack(child.run(0, 1, "primary", parcel(2, 0)))
+    (y,) = unpack(child.run(0, 1, "primary", None, parcel(2, 0)))
     assert y.tolist() == [-3, -1]
 
 
 def test_after_a_failure_the_step_keeps_failing_with_the_first_error(child: ChildActor) -> None:
     with pytest.raises(KernelError) as first:
-        child.run(0, 1, "primary", parcel(7))
+        child.run(0, 1, "primary", None, parcel(7))
     with pytest.raises(KernelError) as second:
-        child.run(0, 1, "primary", parcel(0))
+        child.run(0, 1, "primary", None, parcel(0))
     assert second.value is first.value
-    child.run(0, 2, "primary", parcel(0))
+    child.run(0, 2, "primary", None, parcel(0))
     child.drop(1)
-    child.run(0, 1, "primary", parcel(0))
+    child.run(0, 1, "primary", None, parcel(0))
 
 
 def test_failed_steps_are_not_remembered_for_ever(child: ChildActor) -> None:
     for step in range(70):
         with pytest.raises(TransportError):
-            child.run(9, step, "primary")
-    child.run(0, 0, "primary", parcel(0))
+            child.run(9, step, "primary", None)
+    child.run(0, 0, "primary", None, parcel(0))
     with pytest.raises(TransportError):
-        child.run(0, 69, "primary", parcel(0))
+        child.run(0, 69, "primary", None, parcel(0))
 
 
 def test_it_says_what_it_did(child: ChildActor) -> None:
     assert child.ping() == 0
-    child.run(0, 1, "primary", parcel(0))
+    child.run(0, 1, "primary", None, parcel(0))
     stats = child.stats()
     assert stats["calls"] == 1
     assert "running" not in stats
@@ -93,7 +93,7 @@ def test_it_answers_while_a_partition_runs(child: ChildActor, monkeypatch: pytes
         return []
 
     monkeypatch.setattr(child._child, "run", slow)
-    runner = threading.Thread(target=child.run, args=(0, 5, "primary"))
+    runner = threading.Thread(target=child.run, args=(0, 5, "primary", None))
     runner.start()
     entered.wait()
     assert child.ping() > 0
@@ -111,7 +111,7 @@ def test_closing_ends_the_wait_and_refuses_everything_after(child: ChildActor) -
     child.close()
     waiter.join()
     with pytest.raises(ProgramError, match="closed"):
-        child.run(0, 1, "primary", parcel(0))
+        child.run(0, 1, "primary", None, parcel(0))
     child.close()
 
 
@@ -121,7 +121,7 @@ def test_it_does_the_same_as_a_child_of_this_process(child: ChildActor, the_plan
     inline = InlineChildren(resolve(["cpu"]), RuntimeOptions())
     inline.start(the_plan, {})
     values = [np.array([1.5, 2.5], np.float32), np.array([1])]
-    ((mine,),) = [unpack(child.run(0, 1, "primary", pack(values)))]
+    ((mine,),) = [unpack(child.run(0, 1, "primary", None, pack(values)))]
     ((theirs,),) = inline.get(inline.call(0, 0, 1, [inline.put(values)], 1, "primary"), None)
     assert mine.tobytes() == theirs.tobytes()
     inline.close()

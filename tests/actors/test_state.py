@@ -8,6 +8,7 @@ import pytest
 from hetero import HeterogeneousExecutor
 from hetero.errors import StateError
 from tests.test_bound_state import CACHE, PAIR, SPLIT, Fed, executor, same, tokens
+from tests.test_device_buffer import ROOT, check_steps
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("local_ray"), pytest.mark.timeout(90)]
 
@@ -46,3 +47,10 @@ def test_submitted_steps_of_actors_take_turns() -> None:
         futures = [ex.submit(tokens(seed=k)) for k in range(6)]
         for k, future in enumerate(futures):
             assert np.array_equal(future.result(timeout=60)["y"], there.run(tokens(seed=k))["y"])
+
+
+def test_device_buffers_lie_on_the_actor() -> None:
+    import onnx.parser
+
+    with HeterogeneousExecutor(onnx.parser.parse_model(ROOT), ["sim:0"]) as ex:
+        check_steps(ex)

@@ -217,7 +217,7 @@ X = np.array([0.5, -1], np.float32)
 
 
 def captures(r: Rig) -> list[Captured]:
-    return [c for s in r.runner._roots.values() for c in s.captured.values()]
+    return [c for s in r.runner.roots.sections.values() for c in s.captured.values()]
 
 
 def graphs(r: Rig) -> dict[str, Any]:

@@ -270,7 +270,7 @@ def test_a_thousand_shapes_leave_a_bounded_number_of_graphs_and_sections(
         for _ in range(2):
             (got,) = r(x(k, rows))
         assert got.shape == (rows, 4)
-        assert len(r.runner._roots) <= 4
+        assert len(r.runner.roots.sections) <= 4
         assert r.provider.stats()["graphs"] <= 4
         arena.append(r.runner.context.arena(0).nbytes)
     slot = slot_of(r)
@@ -352,7 +352,7 @@ def test_two_children_of_one_provider_never_meet_each_others_graphs(provider: st
     for seed in range(4):
         assert bits(a(x(seed))) == bits(b(x(seed))) == bits(eager(x(seed)))
     assert shared.stats()["graphs"] == 2
-    token = next(iter(a.runner._roots.values())).captured["primary"].tokens[0]
+    token = next(iter(a.runner.roots.sections.values())).captured["primary"].tokens[0]
     a.runner.close()
     assert shared.stats()["graphs"] == 1
     with pytest.raises(CaptureError, match="stale"):

@@ -49,18 +49,18 @@ def test_a_growing_past_binds_anew_only_what_depends_on_it(provider: str, stage_
     assert s.memo_primed + s.memo_rebuilt < 12, "room grows by half each time, so it is seldom outgrown"
     slot = r.runner.context.graph_slots["primary"]
     assert slot.seams["growing-symbol"] > 0
-    assert len(r.runner._roots) <= 16
+    assert len(r.runner.roots.sections) <= 16
 
 
 def test_what_does_not_depend_on_the_growth_stays_captured_and_is_called_as_it_was() -> None:
     r = rig(ATTENTION, stage_bytes=0, fuse_elementwise=False)
     for t in range(5, 9):
         r(*feeds(t))
-    section = next(reversed(r.runner._roots.values()))
+    section = next(reversed(r.runner.roots.sections.values()))
     kept = {k: call for k, call in enumerate(section.calls) if section.seams[k] is None}
     assert len(kept) >= 6
     r(*feeds(9))
-    assert section is next(reversed(r.runner._roots.values()))
+    assert section is next(reversed(r.runner.roots.sections.values()))
     assert all(section.calls[k] is call for k, call in kept.items())
 
 

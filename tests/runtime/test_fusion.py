@@ -220,7 +220,7 @@ def test_a_long_chain_is_a_few_calls() -> None:
     chain = " ".join(f"v{k + 1} = Add(v{k}, v{k})" for k in range(1000))
     fused = agree(f"g (float[8] v0) => (float[8] v1000) {{ {chain} }}", f32(8))
     assert counts(fused) == (16, 1000)
-    assert len(fused.runner._roots) == 1
+    assert len(fused.runner.roots.sections) == 1
     assert fused.runner.statistics.volatile_steps == 0
 
 

@@ -31,7 +31,7 @@ SOMETIMES_VIEWS = frozenset({"Identity", "Dropout", "Cast", "BitCast", "Gather"}
 
 def paths(runner: Runner) -> Iterator[list[Section]]:
     """Every way from a first section to a last one."""
-    stack = [[root] for root in runner._roots.values()]
+    stack = [[root] for root in runner.roots.sections.values()]
     while stack:
         path = stack.pop()
         if not path[-1].next:

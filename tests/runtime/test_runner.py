@@ -58,7 +58,7 @@ def test_a_thousand_shapes_keep_a_bounded_number_of_sections_and_flat_memory() -
     r = rig(MLP, max_specializations=4)
     for rows in range(1, 1001):
         r(np.ones((1 + rows % 50 + rows // 500, 4), np.float32))
-    assert len(r.runner._roots) == 4
+    assert len(r.runner.roots.sections) == 4
     assert r.runner.statistics.sections_evicted == r.runner.statistics.sections_built - 4
     assert r.provider.stats()["live_bytes"] < 16 * 1024
 
@@ -171,7 +171,7 @@ def test_shape_arithmetic_is_folded_while_shapes_hold(provider: str) -> None:
         assert np.array_equal(r(x)[0], -x.reshape(n, 6))
     assert r.runner.statistics.sections_built == 2
     assert r.runner.statistics.folded >= 8
-    root = next(iter(r.runner._roots.values()))
+    root = next(iter(r.runner.roots.sections.values()))
     assert (
         len({r.program.instructions[k].op.op_type for k in root.nodes} & {"Shape", "Gather", "Concat"}) == 0
     )
@@ -198,7 +198,7 @@ def test_a_shape_input_that_never_repeats_ends_up_computed_as_data(provider: str
     )
     for n in range(1, 40):
         assert np.array_equal(r(np.ones(1, np.float32), np.array([n]))[0], np.full(n, -1, np.float32))
-    assert r.runner._value_inputs == ()
+    assert r.runner.roots.value_inputs == ()
 
 
 def test_a_result_whose_shape_depends_on_data_starts_a_section_per_shape() -> None:
@@ -324,4 +324,4 @@ def test_many_shapes_do_not_count_as_values_that_never_repeat() -> None:
     )
     for size in range(1, 40):
         assert r(np.ones(size, np.float32), np.array([-1]))[0].shape == (size,)
-    assert r.runner._value_inputs == (1,)
+    assert r.runner.roots.value_inputs == (1,)

@@ -46,7 +46,10 @@ def call_section(program: Program, section: Section, context: Context) -> None:
         at = len(steps) - operator.length_hint(done) - 1
         if captured is not None and steps is captured.steps:
             at = captured.firsts[at]
-        ours = locate(error, program.instructions[section.nodes[at]], context.provider)
+        instruction = program.instructions[section.nodes[at]]
+        ours = locate(error, instruction, context.provider)
+        if at in section.shared:
+            ours.node = instruction.op.name or None
         raise ours from ours.__cause__
     finally:
         if lease is not None:

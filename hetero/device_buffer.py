@@ -1,0 +1,79 @@
+"""DeviceBuffer: the caller's handle to memory on a child's device."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hetero.errors import InputError
+from hetero.runtime.children import Children
+from hetero.runtime.device_buffers import BufferChange, BufferRef
+from hetero.types import HostArray, TensorSpec
+
+_ids = itertools.count(1)
+
+
+class DeviceBuffer:
+    """An array of zeros on the device of one child, to be bound to inputs and outputs (`IOBinding`).
+
+    Made by `HeterogeneousExecutor.device_buffer`, and freed by `close`, or with the executor.
+    """
+
+    def __init__(
+        self, children: Children, child: int, device: str, dtype: npt.DTypeLike, shape: tuple[int, ...]
+    ) -> None:
+        self._children = children
+        self.child = child
+        self.device = device
+        self.dtype = np.dtype(dtype)
+        self.ref = BufferRef(next(_ids), shape)
+        children.change_buffer(child, BufferChange(self.ref, TensorSpec(self.dtype, shape)))
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Its extents."""
+        return self.ref.shape
+
+    @property
+    def nbytes(self) -> int:
+        """Its bytes."""
+        return self.dtype.itemsize * int(np.prod(self.shape, dtype=np.int64))
+
+    def front(self, *shape: int) -> DeviceBuffer:
+        """Elements [0, shape[k]) along each axis k, of the same memory: a logical prefix of a larger fixed buffer.
+
+        Raises: InputError where it is larger.
+        """
+        fits = len(shape) == len(self.shape) and all(
+            0 <= n <= m for n, m in zip(shape, self.shape, strict=True)
+        )
+        if not fits:
+            raise InputError(f"{list(shape)} is not within the buffer's {list(self.shape)}")
+        part = object.__new__(DeviceBuffer)
+        part._children, part.child, part.device = self._children, self.child, self.device
+        part.dtype, part.ref = self.dtype, BufferRef(self.ref.id, tuple(shape))
+        return part
+
+    def write(self, value: npt.ArrayLike) -> None:
+        """Become `value`, of this dtype and shape. Raises: InputError for another."""
+        array: HostArray = np.asarray(value)
+        if array.dtype != self.dtype or array.shape != self.shape:
+            raise InputError(
+                f"must be {self.dtype}{list(self.shape)}, but is {array.dtype}{list(array.shape)}"
+            )
+        self._children.change_buffer(self.child, BufferChange(self.ref, value=array))
+
+    def read(self) -> HostArray:
+        """A copy on the host."""
+        found: Any = self._children.change_buffer(self.child, BufferChange(self.ref, read=True))
+        return np.asarray(found)
+
+    def close(self) -> None:
+        """Free the memory, of its other parts too. A second call does nothing."""
+        self._children.change_buffer(self.child, BufferChange(self.ref, free=True))
+
+    def __repr__(self) -> str:
+        return f"DeviceBuffer({self.dtype}{list(self.shape)} on {self.device})"

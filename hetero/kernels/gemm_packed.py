@@ -1,0 +1,144 @@
+"""Products with a packed matrix: its columns lie in panels, so each is read once, in one stream, whatever the number
+of rows. BLAS packs weights in each call; here it is done once. A row's bits hang on no other row."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from hetero.kernels.base import Call
+from hetero.kernels.broadcasting import elements
+from hetero.kernels.derived import Keeper
+from hetero.kernels.fused import in_turn
+from hetero.kernels.gemm import as_rows, bind_matmul
+from hetero.kernels.jit import PARALLEL_ELEMENTS, enabled, jit, prange
+from hetero.kernels.jit_lanes import rows_at
+from hetero.kernels.jit_tiles import ROWS, columns, tile_of_1, tile_of_2, tile_of_4, tile_of_6
+from hetero.kernels.row_loops import address, aligned, calls_then
+from hetero.kernels.widen import is_constant
+from hetero.types import Array
+
+ELEMENTS = range(1 << 14, (1 << 24) + 1)
+"""Of a matrix: so many that packing pays, and so few (64 MiB) that the packed copy may be kept."""
+SHORTEST = 64
+"""Either side of a matrix."""
+(A, A_STEP, PANELS, OUT, OUT_STEP, M, N, K, PANEL, WORDS) = range(10)
+"""Places of the words of a product: addresses, steps in bytes from row to row, sizes, and the columns of a panel."""
+_BLOCK_ROWS = 8 * ROWS
+"""Of one thread's piece of work: with a panel, what a core's second cache holds."""
+_BLOCK_DEPTH = 512
+"""Products in one sum, before it is added to the others: shorter sums are more precise."""
+_FLOAT32 = np.dtype(np.float32)
+
+
+def _product_numpy(words: Any) -> None:
+    """The compiled function's result, panel by panel."""
+    w = [int(x) for x in words]
+    a, out = rows_at(w[A], w[A_STEP], w[M], w[K]), rows_at(w[OUT], w[OUT_STEP], w[M], w[N])
+    for j in range(0, w[N], w[PANEL]):
+        panel = rows_at(w[PANELS] + 4 * j * w[K], 4 * w[PANEL], w[K], w[PANEL])
+        np.matmul(a, panel[:, : w[N] - j], out[:, j : j + w[PANEL]])
+
+
+@jit("i8[1]", twin=_product_numpy, exact=True)
+def product(words: Array) -> None:
+    """out = a b for float32 rows `a` and a packed `b`; `words` as above."""
+    a_step, out_step, m, n, k, panel = (
+        words[A_STEP],
+        words[OUT_STEP],
+        words[M],
+        words[N],
+        words[K],
+        words[PANEL],
+    )
+    blocks = (m + _BLOCK_ROWS - 1) // _BLOCK_ROWS
+    for piece in prange(blocks * ((n + panel - 1) // panel)):
+        column = piece // blocks * panel
+        width = min(panel, n - column)
+        start = piece % blocks * _BLOCK_ROWS
+        stop = min(start + _BLOCK_ROWS, m)
+        for at in range(0, k, _BLOCK_DEPTH):
+            depth = min(_BLOCK_DEPTH, k - at)
+            b = words[PANELS] + 4 * (column * k + at * panel)
+            i = start
+            while i < stop:
+                x, y = words[A] + i * a_step + 4 * at, words[OUT] + i * out_step + 4 * column
+                left = stop - i
+                if left >= 6:
+                    tile_of_6(x, a_step, b, y, out_step, depth, at, width)
+                    i += 6
+                elif left >= 4:
+                    tile_of_4(x, a_step, b, y, out_step, depth, at, width)
+                    i += 4
+                elif left >= 2:
+                    tile_of_2(x, a_step, b, y, out_step, depth, at, width)
+                    i += 2
+                else:
+                    tile_of_1(x, a_step, b, y, out_step, depth, at, width)
+                    i += 1
+
+
+def packed(b: Array) -> Array:
+    """The matrix `b` (k, n) in panels: panel p has columns [p c, (p + 1) c) of each row in turn, c = `columns()`, and
+    zeros beyond n. Float32 of shape (panels, k, c), each row at a multiple of 64 bytes."""
+    (k, n), c = b.shape, columns()
+    panels = -(-n // c)
+    memory = np.empty(panels * k * c + 16, np.float32)
+    start = -memory.ctypes.data % 64 // 4
+    out = memory[start : start + panels * k * c].reshape(panels, k, c)
+    pack_into(b, out)
+    return out
+
+
+def pack_into(b: Array, out: Array) -> None:
+    """Fill `out` as `packed` does."""
+    n, c = b.shape[1], out.shape[2]
+    whole = n // c
+    out[:whole] = b[:, : whole * c].reshape(-1, whole, c).transpose(1, 0, 2)
+    if n % c:
+        out[whole, :, : n % c] = b[:, whole * c :]
+        out[whole, :, n % c :] = 0
+
+
+def is_packed(xp: Any, a: tuple[int, ...], b: tuple[int, ...], dtype: np.dtype[Any]) -> bool:
+    """Whether this is for the product of operands of these shapes, which alone decide."""
+    if xp is not np or dtype != _FLOAT32 or not a or len(b) != 2 or min(b) < SHORTEST:
+        return False
+    return b[0] * b[1] in ELEMENTS and elements(a) > 0 and enabled()
+
+
+def bind_panels(a: Array, panels: Array, out: Array) -> Call:
+    """The call out = a @ b for the matrix that `panels` were packed from; `a` with any strides, `out` contiguous."""
+    k, n = panels.shape[1], out.shape[-1]
+    calls, a = aligned(a)
+    rows, target = as_rows(np.atleast_2d(a)), out.reshape(-1, n)
+    if rows is None or rows.strides[-1] != rows.itemsize:
+        copy = np.empty(a.shape, a.dtype)
+        calls.append(partial(np.copyto, copy, a))
+        rows = copy.reshape(-1, k)
+    words = np.zeros(WORDS, np.int64)
+    words[[A, A_STEP, PANELS]] = address(rows), rows.strides[0], address(panels)
+    words[[OUT, OUT_STEP]] = address(target), target.strides[0]
+    words[[M, N, K, PANEL]] = rows.shape[0], n, k, panels.shape[2]
+    parallel = rows.shape[0] * n * k >= 8 * PARALLEL_ELEMENTS
+    call = partial(product.variant(words, parallel=parallel), words)
+    call.__dict__["operands"] = rows, panels, target  # the words are only numbers
+    return calls_then(calls, call)
+
+
+def bind_packed(keep: Keeper, a: Array, b: Array, out: Array) -> Call:
+    """The call out = a @ b for operands that `is_packed` takes, of any strides, `out` contiguous. A constant `b` is
+    packed once, any other in each call."""
+    if is_constant(b):
+        return bind_panels(a, keep("packed", (b,), partial(packed, b)), out)
+    panels = packed(b)
+    return in_turn([partial(pack_into, b, panels), bind_panels(a, panels, out)])
+
+
+def bind_product(xp: Any, keep: Keeper, a: Array, b: Array, out: Array) -> Call:
+    """The call out = a @ b (numpy.matmul's rules), packed where the shapes say so; `out` contiguous."""
+    if is_packed(xp, a.shape, b.shape, out.dtype):
+        return bind_packed(keep, a, b, out)
+    return bind_matmul(xp, a, b, out)
