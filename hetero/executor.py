@@ -396,7 +396,7 @@ class HeterogeneousExecutor:
         Raises: InputError where no child has that provider's name; MemoryLimitError.
         """
         self._check_open()
-        children = {self.plan.providers[p.child].name: p.child for p in self.plan.partitions}
+        children = {self.plan.providers[child].name: child for child in self.plan.children}
         if provider not in children:
             raise InputError(f"no child {provider!r}; there are {sorted(children)}", operand=provider)
         extents = tuple(operator.index(n) for n in shape)

@@ -13,7 +13,7 @@ import pytest
 
 import hetero
 from hetero import HeterogeneousExecutor
-from hetero.errors import OptionError, PlanError
+from hetero.errors import InputError, OptionError, PlanError
 from hetero.planner.check import check_plan
 from hetero.planner.plan import Plan
 from tests.models.decoder import build, prompt
@@ -218,3 +218,25 @@ def test_a_decoder_prefills_on_one_device_and_decodes_on_another_over_one_state(
             return seen
 
     assert generate(["sim:0", "cpu"], shape_classes={"decode": decode}) == generate(["cpu"])
+
+
+def test_device_buffers_are_bound_where_every_class_uses_them() -> None:
+    model = onnx.parser.parse_model(TEXT)
+    names = {p.op: p.node for p in hetero.plan(model, ["sim:0", "sim:1"]).placements}
+    near = {"decode": {"when": {"sequence": 1}, "overrides": {names["MatMul"]: "sim:1"}}}
+    with HeterogeneousExecutor(model, ["sim:0", "sim:1"], children="inline", shape_classes=near) as ex:
+        assert ex.plan.children == [0, 1]
+        x = ex.device_buffer("sim:0", (2, 1))
+        value = feeds(2, 1)
+        x.write(value["x"])
+        binding = ex.io_binding()
+        binding.bind_input("x", x)  # Exp reads it on sim:0 in both classes
+        binding.bind_input("w", value["w"])
+        z = ex.device_buffer("sim:0", (2, 1))
+        binding.bind_output("z", z)
+        for _ in range(3):
+            ex.run_with_binding(binding)
+        assert ex.stats()["steps_by_class"] == {"decode": 3}
+        assert np.array_equal(z.read(), -np.exp(value["x"]))
+        with pytest.raises(InputError, match="belongs to sim:0, sim:1"):
+            binding.bind_input("w", ex.device_buffer("sim:1", (1, 2)))
