@@ -16,6 +16,7 @@ from actors import chaos, refs
 from actors.channels.child import ChildChannel
 from actors.channels.endpoint import Card
 from actors.channels.routes import ChildRoutes, child_routes
+from actors.devices import hide_devices
 from actors.parcels import NewBank, Wire, pack, unpack
 from actors.threads import set_threads, thread_counts
 from hetero.errors import ProgramError, TransportError
@@ -58,6 +59,7 @@ class ChildActor:
     """
 
     def __init__(self) -> None:
+        self._devices = hide_devices()
         self._child: ChildExecutor | None = None
         self._turn = threading.Lock()
         self._running: tuple[int, int, float] | None = None
@@ -90,8 +92,8 @@ class ChildActor:
     ) -> dict[str, Any]:
         """Become child `index` of the plan, in its incarnation `generation`.
 
-        `weights[k]` holds the arrays of `weight_names[k]`, which stay shared. `gates`: what
-        `chaos.join` takes. Returns where and how it runs: pid, node_id, threads, library_threads, and counters.
+        `weights[k]` holds the arrays of `weight_names[k]`, which stay shared. `gates`: what `chaos.join` takes.
+        Returns where and how it runs: pid, node_id, visible_devices, threads, library_threads, and counters.
         Raises: PlanError, ProviderError, ProgramError.
         """
         chaos.join(gates)
@@ -116,6 +118,7 @@ class ChildActor:
             **self._last_stats,
             "pid": os.getpid(),
             "node_id": node_id(),
+            "visible_devices": self._devices,
             "threads": threads,
             "library_threads": thread_counts(),
         }

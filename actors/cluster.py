@@ -21,18 +21,18 @@ from hetero.errors import ClosedError, OptionError, TransportError
 
 _MIB = 1 << 20
 _SMALLEST_STORE_BYTES = 128 * _MIB
-# A dead node is noticed after about 2 s; Ray's defaults take 16 s.
-_HEALTH_CHECKS = {
+HEALTH_CHECKS = {
     "health_check_initial_delay_ms": 0,
     "health_check_period_ms": 500,
     "health_check_timeout_ms": 1000,
     "health_check_failure_threshold": 3,
 }
+"""A dead node is noticed after about 2 s; Ray's defaults take 16 s."""
 
-# Newer versions of Ray can be told to wait until its processes are gone.
-_WAIT = (
+WAIT = (
     {"wait_for_processes": True} if "wait_for_processes" in inspect.signature(ray.shutdown).parameters else {}
 )
+"""Newer versions of Ray can be told to wait until its processes are gone."""
 
 _lock = threading.RLock()
 _session: _Session | None = None
@@ -54,14 +54,14 @@ class _Session:
     def end(self) -> None:
         """Stop or leave what was started or joined here."""
         if self.opened_here and self.current():
-            ray.shutdown(**_WAIT)
+            ray.shutdown(**WAIT)
         for name, value in self.environment.items():
             if value is None:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
         if self.directory is not None:
-            _remove(self.directory)
+            remove_directory(self.directory)
 
 
 def _connection() -> str:
@@ -104,14 +104,17 @@ class RayLease:
                 self._session.end()
 
 
-def ensure_ray(*, store_bytes: int | None = None, log_to_driver: bool = False) -> RayLease:
+def ensure_ray(
+    *, address: str | None = None, store_bytes: int | None = None, log_to_driver: bool = False
+) -> RayLease:
     """A claim on the Ray this process uses.
 
-    In this order: the one it is connected to; the one RAY_ADDRESS names ("auto", "host:port"); a local one of our own,
-    with an object store of `store_bytes` (by default 30 % of the free memory, within what /dev/shm holds), which only
-    holders of its random token can talk to.
+    In this order: the one it is connected to; the one that `address`, or else RAY_ADDRESS, names ("auto", "host:port");
+    a local one of our own, with an object store of `store_bytes` (by default 30 % of the free memory, within what
+    /dev/shm holds), which only holders of its random token can talk to.
 
-    Raises: TransportError where Ray cannot be reached or started; OptionError for a store that is too small.
+    Raises: TransportError where Ray cannot be reached or started, or this process is connected to another one than
+    `address` names; OptionError for a store that is too small.
     """
     global _session
     with _lock:
@@ -119,24 +122,36 @@ def ensure_ray(*, store_bytes: int | None = None, log_to_driver: bool = False) -
             stale, _session = _session, None  # somebody called ray.shutdown()
             stale.end()
         if _session is None:
-            _session = _open(store_bytes, log_to_driver)
+            _session = _open(address, store_bytes, log_to_driver)
+        elif address not in (None, "auto", "local"):
+            _check_address(str(address))
         _session.users += 1
         return RayLease(_session)
 
 
-def _open(store_bytes: int | None, log_to_driver: bool) -> _Session:
+def _open(address: str | None, store_bytes: int | None, log_to_driver: bool) -> _Session:
     if ray.is_initialized():
+        if address not in (None, "auto", "local"):
+            _check_address(str(address))
         return _Session(_connection(), opened_here=False)
-    address = os.environ.get("RAY_ADDRESS", "")
+    what = "RAY_ADDRESS" if address is None else "address"
+    address = os.environ.get("RAY_ADDRESS", "") if address is None else address
     if address and address != "local":
         if "://" in address:
-            raise TransportError(f"RAY_ADDRESS={address}: Ray clients cannot share objects; use host:port")
+            raise TransportError(f"{what}={address}: Ray clients cannot share objects; use host:port")
         try:
             ray.init(address=address, configure_logging=False, log_to_driver=log_to_driver)
         except Exception as cause:
-            raise TransportError(f"cannot connect to Ray at RAY_ADDRESS={address}: {cause}") from cause
+            raise TransportError(f"cannot connect to Ray at {what}={address}: {cause}") from cause
         return _Session(_connection(), opened_here=True)
     return _start(store_bytes, log_to_driver)
+
+
+def _check_address(address: str) -> None:
+    """Raises: TransportError unless this process is connected to the Ray at `address` (host:port)."""
+    connected = str(ray.get_runtime_context().gcs_address)
+    if address != connected:
+        raise TransportError(f"this process is connected to the Ray at {connected}, not to address={address}")
 
 
 def _start(store_bytes: int | None, log_to_driver: bool) -> _Session:
@@ -159,7 +174,7 @@ def _start(store_bytes: int | None, log_to_driver: bool) -> _Session:
         "num_cpus": len(os.sched_getaffinity(0)),
         "object_store_memory": store,
         "_temp_dir": str(directory),
-        "_system_config": dict(_HEALTH_CHECKS),  # Ray writes into it
+        "_system_config": dict(HEALTH_CHECKS),  # Ray writes into it
     }
     if store > shared_memory:
         arguments["_plasma_directory"] = str(directory)  # slower, but Ray refuses to start otherwise
@@ -167,7 +182,7 @@ def _start(store_bytes: int | None, log_to_driver: bool) -> _Session:
         ray.init(**arguments)
         session.connection = _connection()
     except BaseException as cause:
-        ray.shutdown(**_WAIT)
+        ray.shutdown(**WAIT)
         session.end()
         if isinstance(cause, Exception):
             raise TransportError(f"cannot start a local Ray: {cause}") from cause
@@ -184,7 +199,7 @@ def _set_token() -> dict[str, str | None]:
     if any(os.environ.get(name) for name in names):
         return {}
     os.environ["RAY_AUTH_MODE"] = "token"
-    os.environ["RAY_AUTH_TOKEN"] = _token()
+    os.environ["RAY_AUTH_TOKEN"] = process_token()
     _refresh: Any = _raylet  # compiled, and without types
     _refresh.Config.initialize("")  # Ray read the mode when it was imported
     return {"RAY_AUTH_MODE": None, "RAY_AUTH_TOKEN": None}
@@ -193,7 +208,7 @@ def _set_token() -> dict[str, str | None]:
 _kept_token: list[str] = []
 
 
-def _token() -> str:
+def process_token() -> str:
     """This process's token: Ray reads it once per process, so the next local Ray must use the same."""
     if not _kept_token:
         _kept_token.append(secrets.token_hex(32))
@@ -229,7 +244,7 @@ def _free_memory_bytes() -> int:
     return free if limit == "max" else max(0, min(free, int(limit) - used))
 
 
-def _remove(directory: Path, patience_s: float = 2.0) -> None:
+def remove_directory(directory: Path, patience_s: float = 2.0) -> None:
     """Remove a session's directory; workers that are still on their way out may write a last line into it."""
     deadline = time.monotonic() + patience_s
     while True:

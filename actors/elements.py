@@ -50,9 +50,10 @@ def brought(value: Any) -> Any:
 def senders_of(plan: Plan) -> dict[int, tuple[int, ...]]:
     """As `Elements.senders`."""
     tasks: dict[int, Task] = {}
-    for child in {p.child for p in plan.partitions}:
+    for child in plan.children:
         tasks |= assignment(plan, child).tasks
-    names = {port.name for p in plan.partitions for port in p.program.outputs if _is_sequence(port.type)}
+    made = (port for s in plan.sections for p in s.partitions for port in p.program.outputs)
+    names = {port.name for port in made if _is_sequence(port.type)}
     found = {
         k: tuple(n for n, send in enumerate(task.sends) if not names.isdisjoint(send.values))
         for k, task in tasks.items()

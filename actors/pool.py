@@ -104,7 +104,9 @@ class RayChildren(Children):
         options = self._ray_options
         held = self._held
         self._mending.relocation = Relocation(held, self._options, options, relocate)
-        held.lease = ensure_ray(store_bytes=options.store_bytes, log_to_driver=options.log_to_driver)
+        held.lease = ensure_ray(
+            address=options.address, store_bytes=options.store_bytes, log_to_driver=options.log_to_driver
+        )
         try:
             self._bring_up(plan, weights, held.lease.ours)
         except rex.RayError as error:
@@ -117,7 +119,7 @@ class RayChildren(Children):
 
     def _bring_up(self, plan: Plan, weights: Mapping[str, HostArray], ours: bool) -> None:
         held = self._held
-        indices = sorted({p.child for p in plan.partitions})
+        indices = plan.children
         if not indices:
             return
         deadline = time.monotonic() + (self._options.start_timeout_s or 1e9)

@@ -27,6 +27,9 @@ class RayOptions:
     `resources` and `labels` are per child, by provider name ("cuda:0") or kind ("cuda").
     """
 
+    address: str | None = None
+    """The Ray to connect to ("host:port", "auto"). None: the one this process is connected to, else RAY_ADDRESS, else a
+    local one of our own."""
     cpus_per_child: float | None = None
     """CPUs that a cpu child reserves. None: 1 on a cluster, next to nothing on a local Ray of our own."""
     threads_per_child: int | None = None

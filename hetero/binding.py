@@ -26,6 +26,7 @@ class IOBinding:
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
+        self._partitions = [p for section in plan.sections for p in section.partitions]
         self._inputs = {p.name: p.type for p in plan.inputs}
         self._outputs = {p.name: p.type for p in plan.outputs}
         self._feeds: dict[str, Any] = {}
@@ -43,7 +44,7 @@ class IOBinding:
             raise InputError(f"no input {name!r}; the model's are {list(self._inputs)}", operand=name)
         self._sources.pop(name, None)
         if isinstance(value, DeviceBuffer):
-            readers = {p.child for p in self._plan.partitions if _has(p.program.inputs, name)}
+            readers = {p.child for p in self._partitions if _has(p.program.inputs, name)}
             self._check_device("input", name, self._inputs[name], value, readers)
             self._sources[name] = value
             value = np.broadcast_to(
@@ -61,7 +62,7 @@ class IOBinding:
         if name not in self._outputs:
             raise InputError(f"no output {name!r}; the model's are {list(self._outputs)}", operand=name)
         if isinstance(buffer, DeviceBuffer):
-            makers = {p.child for p in self._plan.partitions if _has(p.program.outputs, name)}
+            makers = {p.child for p in self._partitions if _has(p.program.outputs, name)}
             self._check_device("output", name, self._outputs[name], buffer, makers)
             self._targets.pop(name, None)
             self._device_targets[name] = buffer
@@ -121,7 +122,8 @@ class IOBinding:
             {name: buffer.ref for name, buffer in self._device_targets.items()},
             frozenset(
                 (parcel.id, name)
-                for parcel in self._plan.parcels
+                for section in self._plan.sections
+                for parcel in section.parcels
                 if tuple(parcel.destinations) == (CALLER,)
                 for name in parcel.values
                 if name in self._device_targets

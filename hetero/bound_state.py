@@ -40,8 +40,8 @@ class _Pair:
 class BoundState:
     """The state pairs of one executor. Steps take turns: the executor holds a lock around `feeds` to `took`.
 
-    A pair whose input is read on the child that makes its output stays there, and grows in place. Others are carried by
-    the executor from step to step, like any output that is fed back.
+    A pair whose input is read on the child that makes its output, in every variant of the plan, stays there, and grows
+    in place. Others are carried by the executor from step to step, like any output that is fed back.
     """
 
     def __init__(
@@ -51,6 +51,7 @@ class BoundState:
 
         Raises: StateError for names that are no input or output, or whose types do not go together."""
         self._plan, self._children, self._capacity = plan, children, capacity
+        self._partitions = [p for section in plan.sections for p in section.partitions]
         inputs, outputs = {p.name: p for p in plan.inputs}, {p.name: p for p in plan.outputs}
         self._pairs: dict[str, _Pair] = {}
         for name, made in pairs.items():
@@ -219,7 +220,8 @@ class BoundState:
         """What need not leave the child, since only the caller would get it."""
         return [
             (parcel.id, name)
-            for parcel in self._plan.parcels
+            for section in self._plan.sections
+            for parcel in section.parcels
             if tuple(parcel.destinations) == (CALLER,)
             for name in parcel.values
             if name in outputs
@@ -243,15 +245,15 @@ class BoundState:
         mismatch = old != new or len(dims) != len(made) or len(differing) > 1
         if old is None or mismatch or (grows and not isinstance(dims[differing[0]], str)):
             raise StateError(f"{out.name} ({types[1]}) cannot be the next {types[0]}", operand=port.name)
-        readers = {p.child for p in self._plan.partitions if _has(p.program.inputs, port.name)}
-        makers = {p.child for p in self._plan.partitions if _has(p.program.outputs, out.name)}
+        readers = {p.child for p in self._partitions if _has(p.program.inputs, port.name)}
+        makers = {p.child for p in self._partitions if _has(p.program.outputs, out.name)}
         home = next(iter(readers)) if len(readers) == 1 and readers == makers else None
         axis = differing[0] if grows else None
         return _Pair(out.name, numpy_dtype(old), dims, axis, home, grows and self._is_fixed(out.name))
 
     def _is_fixed(self, made: str) -> bool:
         """Whether the output comes from an operator that keeps its past in a buffer of fixed size."""
-        maker = next((p for p in self._plan.partitions if _has(p.program.outputs, made)), None)
+        maker = next((p for p in self._partitions if _has(p.program.outputs, made)), None)
         if maker is None or self._capacity is None:
             return False
         slot = next(p.slot for p in maker.program.outputs if p.name == made)

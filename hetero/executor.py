@@ -29,9 +29,11 @@ from hetero.feeds import Feeds
 from hetero.futures import Batches, Results, StepFuture, in_event_loop
 from hetero.model import Model, load_model
 from hetero.options import RuntimeOptions
-from hetero.planner import plan_model
+from hetero.planner.check import symbols_of
+from hetero.planner.classes import plan_classes
+from hetero.planner.classes import shape_classes as parse_classes
 from hetero.planner.plan import Parcel, Plan
-from hetero.planner.planner import graph_of
+from hetero.planner.planner import Wishes, graph_of
 from hetero.providers.base import Provider
 from hetero.providers.registry import ProviderLike, resolve
 from hetero.routes import Only, Routes
@@ -46,15 +48,28 @@ Transport = Literal["auto", "objects", "channels"]
 ModelLike = str | PathLike[str] | bytes | onnx.ModelProto | ir.Model
 
 
-def plan(model: ModelLike, providers: Sequence[ProviderLike] | None = None, *, strict: bool = False) -> Plan:
+def plan(
+    model: ModelLike,
+    providers: Sequence[ProviderLike] | None = None,
+    *,
+    strict: bool = False,
+    stages: Literal["auto", "model"] | None = None,
+    configuration: str | None = None,
+    overrides: Mapping[str, str] | None = None,
+    node_times: Mapping[str, float] | None = None,
+    shape_classes: Mapping[str, Mapping[str, Any]] | None = None,
+) -> Plan:
     """Plan `model` over `providers` (best first; default: every CUDA device, then cpu), without running anything.
 
     strict: a node that is not on the first provider is an error with its reason.
-    Raises: ModelError, ProviderError, PlanError.
+    stages, configuration, overrides, node_times, shape_classes: as HeterogeneousExecutor takes them.
+    Raises: ModelError, ProviderError, PlanError, OptionError.
     """
+    wishes = Wishes(stages, configuration, overrides or {}, node_times or {})
+    classes = parse_classes(shape_classes or {})
     chosen = resolve(providers)
     try:
-        return plan_model(load_model(model), chosen, strict=strict)
+        return plan_classes(load_model(model), chosen, classes, strict=strict, wishes=wishes)
     finally:
         _close_made(chosen, providers)
 
@@ -80,6 +95,15 @@ class HeterogeneousExecutor:
             child); "auto" uses channels once some steps have ended well, and objects where there are none to be had.
         options: switches; HETERO_* environment variables override them.
         strict: a node that falls back from the first provider is an error.
+        stages: "auto" deals the nodes that the first provider takes to all instances of its kind (sim:0, sim:1…), as
+            contiguous stages, balanced by time, under each one's memory limit; "model" places nodes as the model's own
+            multi-device annotations say.
+        configuration: the name of the device configuration to follow, where the model has several.
+        overrides: node-name pattern (a glob) -> provider name; beats everything else.
+        node_times: measured seconds by node name for "auto", instead of estimates (`hetero.planner.costs.measured`).
+        shape_classes: name -> a dict, for steps of certain shapes that are placed otherwise: `when`, symbol -> extent
+            or (least, most), and what of providers (names, best first), stages, configuration, overrides and
+            node_times differs from their defaults. A step runs by the first class that fits.
         ray_options: what `actors.start_children` takes (placement strategy, resources…); only with children="ray".
 
     Thread-safe. Close it, or use it as a context manager: its actors live until then.
@@ -95,6 +119,11 @@ class HeterogeneousExecutor:
         transport: Transport = "auto",
         options: RuntimeOptions | None = None,
         strict: bool = False,
+        stages: Literal["auto", "model"] | None = None,
+        configuration: str | None = None,
+        overrides: Mapping[str, str] | None = None,
+        node_times: Mapping[str, float] | None = None,
+        shape_classes: Mapping[str, Mapping[str, Any]] | None = None,
         ray_options: Mapping[str, Any] | None = None,
     ) -> None:
         if children not in ("ray", "inline"):
@@ -109,14 +138,18 @@ class HeterogeneousExecutor:
             raise OptionError('ray_options go with children="ray"', operand="ray_options")
         self.options = (options or RuntimeOptions()).with_environment()
         load_modules(self.options.extensions)
+        wishes = Wishes(stages, configuration, overrides or {}, node_times or {})
+        classes = parse_classes(shape_classes or {})
         chosen = resolve(providers)
         try:
             loaded = load_model(model)
-            planned = plan_model(loaded, chosen, strict=strict)
+            planned = plan_classes(loaded, chosen, classes, strict=strict, wishes=wishes)
             recovers = children == "ray" and self.options.recover
             self._failover = Failover(loaded if recovers else None, planned)
             self._feeds = Feeds(self.plan.inputs, loaded.optional_inputs, _obligations(loaded, self.plan))
-            self._routes = Routes(self.plan)
+            base, *others = map(Routes, self.plan.sections)
+            self._routes = base
+            self._classes = _classes(self.plan, others)
         except BaseException:
             _close_made(chosen, providers)
             raise
@@ -126,7 +159,7 @@ class HeterogeneousExecutor:
         self._slots: SimpleQueue[None] = SimpleQueue()
         for _ in range(self.options.max_in_flight):
             self._slots.put(None)
-        self._counters = {"steps": 0, "failed_steps": 0}
+        self._counters = {"steps": 0, "failed_steps": 0, **dict.fromkeys((c[0] for c in self._classes), 0)}
         self._counting = threading.Lock()
         self._spans: list[Span] = []
         self._state: BoundState | None = None
@@ -151,7 +184,9 @@ class HeterogeneousExecutor:
 
             for provider in providers:
                 provider.close()
-            used = home_modules(extension_operations(p.program for p in self.plan.partitions))
+            used = home_modules(
+                extension_operations(p.program for s in self.plan.sections for p in s.partitions)
+            )
             named = ",".join(dict.fromkeys([*filter(None, self.options.extensions.split(",")), *used]))
             with_extensions = replace(self.options, extensions=named)
             children = start_children(self.plan.providers, with_extensions, transport, **ray_options)
@@ -280,11 +315,12 @@ class HeterogeneousExecutor:
         graph_slot: str,
         binding: Binding | None = None,
     ) -> dict[str, Any]:
+        routes = self._routes if not self._classes else self._fitting(values)
         try:
-            if self._inline and self._routes.only is not None:
-                self._step_alone(self._routes.only, step, values, graph_slot, binding)
+            if self._inline and routes.only is not None:
+                self._step_alone(routes.only, step, values, graph_slot, binding)
             else:
-                self._step_in_parcels(step, values, graph_slot, binding)
+                self._step_in_parcels(routes, step, values, graph_slot, binding)
         except BaseException as error:
             self._count("failed_steps")
             if not self._closed:
@@ -295,12 +331,23 @@ class HeterogeneousExecutor:
         self._count("steps")
         return {name: values[name] if name in values else self._weights[name] for name in names}
 
+    def _fitting(self, values: Mapping[str, Any]) -> Routes:
+        """The routes of the first shape class that a step with these inputs belongs to."""
+        for name, bounds, routes in self._classes:
+            if all(
+                least <= values[port].shape[axis] and (most is None or values[port].shape[axis] <= most)
+                for port, axis, least, most in bounds
+            ):
+                self._count(name)
+                return routes
+        return self._routes
+
     def _step_in_parcels(
-        self, step: int, values: dict[str, Any], graph_slot: str, binding: Binding | None
+        self, routes: Routes, step: int, values: dict[str, Any], graph_slot: str, binding: Binding | None
     ) -> None:
         """Add to `values` what the partitions send to the caller."""
         with self._children.launching(step):
-            pending = self._launch(step, values, graph_slot, binding)
+            pending = self._launch(routes, step, values, graph_slot, binding)
         timeout_s = self.options.step_timeout_s or None
         arrived = self._children.get([r for _, r in pending], timeout_s)
         for (parcel, _), got in zip(pending, arrived, strict=True):
@@ -319,13 +366,14 @@ class HeterogeneousExecutor:
             values.update(zip(names, got, strict=True))
 
     def _launch(
-        self, step: int, values: dict[str, Any], graph_slot: str, binding: Binding | None
+        self, routes: Routes, step: int, values: dict[str, Any], graph_slot: str, binding: Binding | None
     ) -> list[tuple[Parcel, ParcelRef]]:
         """Begin the step, whole or by calling every partition in the plan's order; returns what comes back."""
         self._check_open()
-        routes, children = self._routes, self._children
+        children = self._children
         given = {parcel.id: [values[v] for v in parcel.values] for parcel in routes.from_caller}
-        if binding is None or binding.on_device is None:
+        # channels know the way of the plan itself only, and nothing of buffers
+        if routes is self._routes and (binding is None or binding.on_device is None):
             launched = children.launch(step, given, routes.calls, routes.sends_back, graph_slot)
             if launched is not None:
                 return list(zip(routes.to_caller, launched, strict=True))
@@ -364,7 +412,7 @@ class HeterogeneousExecutor:
         Raises: InputError where no child has that provider's name; MemoryLimitError.
         """
         self._check_open()
-        children = {self.plan.providers[p.child].name: p.child for p in self.plan.partitions}
+        children = {self.plan.providers[child].name: child for child in self.plan.children}
         if provider not in children:
             raise InputError(f"no child {provider!r}; there are {sorted(children)}", operand=provider)
         extents = tuple(operator.index(n) for n in shape)
@@ -404,7 +452,7 @@ class HeterogeneousExecutor:
                 raise StateError("state must be bound before the first step is submitted")
             self._state = BoundState(self.plan, self._children, pairs, capacity) if pairs else None
             if not pairs:
-                for child in {p.child for p in self.plan.partitions}:
+                for child in self.plan.children:
                     self._children.bind_state(child, (), ())
 
     def state_length(self) -> int:
@@ -446,7 +494,10 @@ class HeterogeneousExecutor:
         with self._counting:
             counters = dict(self._counters)
         return {
-            **counters,
+            **{k: n for k, n in counters.items() if not k.startswith(_OF_CLASS)},
+            "steps_by_class": {
+                k.removeprefix(_OF_CLASS): n for k, n in counters.items() if k.startswith(_OF_CLASS)
+            },
             "plan": {
                 "partitions": len(self.plan.partitions),
                 "transfers": len(self.plan.transfers),
@@ -497,6 +548,24 @@ class HeterogeneousExecutor:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+_OF_CLASS = "steps of class "
+
+
+def _classes(
+    plan: Plan, routes: Sequence[Routes]
+) -> list[tuple[str, tuple[tuple[str, int, int, int | None], ...], Routes]]:
+    """For each shape class its counter, for each of its symbols an input and axis and the bounds, and its routes."""
+    at = symbols_of(plan) if plan.variants else {}
+    return [
+        (
+            _OF_CLASS + variant.name,
+            tuple((*at[symbol], least, most) for symbol, least, most in variant.when),
+            its,
+        )
+        for variant, its in zip(plan.variants, routes, strict=True)
+    ]
 
 
 def _obligations(model: Model, plan: Plan) -> Obligations | None:

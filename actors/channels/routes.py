@@ -40,7 +40,8 @@ class DriverRoutes:
 
 
 def child_routes(plan: Plan, child: int) -> ChildRoutes:
-    """What child `child` needs to know."""
+    """What child `child` needs to know. Shape classes have no channels: they are left out."""
+    plan = plan.sections[0]
     producers = {p.id: p.child for p in plan.partitions}
     destinations = {p.id: p.destinations for p in plan.parcels}
     tasks = assignment(plan, child).tasks
@@ -62,6 +63,7 @@ def child_routes(plan: Plan, child: int) -> ChildRoutes:
 
 def driver_routes(plan: Plan) -> DriverRoutes:
     """What the driver needs to know."""
+    plan = plan.sections[0]
     routes = {k: child_routes(plan, k) for k in sorted({p.child for p in plan.partitions})}
     given = {p.id: p.destinations for p in plan.parcels if p.producer == CALLER}
     fed = {child for destinations in given.values() for child in destinations}

@@ -31,6 +31,20 @@ def plan(
     strict: Annotated[
         bool, typer.Option("--strict", help="Fail if a node is not on the first provider.")
     ] = False,
+    stages: Annotated[
+        str | None,
+        typer.Option(
+            help="auto: balanced pipeline stages over all instances of the first provider's kind; "
+            "model: as the model's own device configuration says."
+        ),
+    ] = None,
+    configuration: Annotated[
+        str | None, typer.Option(help="The model's device configuration to follow, where it has several.")
+    ] = None,
+    override: Annotated[
+        list[str] | None,
+        typer.Option(help="PATTERN=PROVIDER: put nodes whose name matches the glob there; repeatable."),
+    ] = None,
 ) -> None:
     """Show how MODEL is split over providers: what runs where, why, and what moves between them."""
     with reported():
@@ -38,7 +52,15 @@ def plan(
             raise OptionError("--json and --dot exclude each other")
         from hetero.executor import plan as make_plan
 
-        made = make_plan(model, provider or None, strict=strict)
+        chosen: Any = stages  # a text from outside: planning says what it may be
+        made = make_plan(
+            model,
+            provider or None,
+            strict=strict,
+            stages=chosen,
+            configuration=configuration,
+            overrides=_overrides(override or []),
+        )
         if as_json:
             typer.echo(json.dumps(as_data(made, nodes=nodes), indent=2, ensure_ascii=False))
         elif dot:
@@ -49,9 +71,20 @@ def plan(
             show(made, Console(highlight=False), nodes=nodes)
 
 
+def _overrides(texts: list[str]) -> dict[str, str]:
+    """From PATTERN=PROVIDER, whose pattern may hold a "=". Raises: OptionError."""
+    found: dict[str, str] = {}
+    for text in texts:
+        pattern, equals, provider = text.rpartition("=")
+        if not (equals and pattern and provider):
+            raise OptionError(f"--override is PATTERN=PROVIDER, not {text!r}", operand="override")
+        found[pattern] = provider
+    return found
+
+
 def as_data(made: Plan, *, nodes: bool) -> dict[str, Any]:
     """The plan as JSON data: providers, partitions, transfers, fallbacks; with `nodes`, every placement."""
-    from hetero.planner.explain import edges, fallbacks, place_name
+    from hetero.planner.explain import edges, fallbacks, place_name, stage_rows
 
     data: dict[str, Any] = {
         "model": made.model,
@@ -64,6 +97,17 @@ def as_data(made: Plan, *, nodes: bool) -> dict[str, Any]:
                 "weights": len(made.weights[child]),
             }
             for child, config in enumerate(made.providers)
+        ],
+        "stages": [
+            {
+                "stage": stage.number,
+                "provider": made.providers[stage.child].name,
+                "nodes": count,
+                "weight_bytes": stage.weight_bytes,
+                "memory_limit_bytes": limit,
+                "time_s": stage.time_ps / 1e12,
+            }
+            for stage, count, limit in stage_rows(made)
         ],
         "partitions": [
             {
@@ -114,6 +158,7 @@ def as_data(made: Plan, *, nodes: bool) -> dict[str, Any]:
                 "index": p.node_index,
                 "path": list(p.path),
                 "provider": p.provider,
+                "stage": p.stage,
                 "reason": p.reason,
                 "rejected": [{"provider": r.provider, "reason": r.reason} for r in p.rejected],
             }
@@ -127,7 +172,17 @@ def show(made: Plan, console: Console, *, nodes: bool) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from hetero.planner.explain import edge_text, edges, fallbacks, node_lines, place_name, printable
+    from hetero.planner.explain import (
+        bytes_text,
+        edge_text,
+        edges,
+        fallbacks,
+        node_lines,
+        place_name,
+        printable,
+        stage_rows,
+        time_text,
+    )
 
     console.print(Text(made.summary()))
     rows = fallbacks(made)
@@ -137,6 +192,20 @@ def show(made: Plan, console: Console, *, nodes: bool) -> None:
             table.add_column(heading, justify="right" if heading == "nodes" else "left", overflow="fold")
         for op, where, why, members in rows:
             table.add_row(Text(printable(op)), str(len(members)), Text(where), Text(printable(why)))
+        console.print(table)
+    if made.stages:
+        table = Table(title="stages", title_justify="left")
+        for heading in ("stage", "on", "nodes", "weights", "memory", "time"):
+            table.add_column(heading, justify="left" if heading == "on" else "right", overflow="fold")
+        for stage, count, limit in stage_rows(made):
+            table.add_row(
+                str(stage.number),
+                Text(made.providers[stage.child].name),
+                str(count),
+                bytes_text(stage.weight_bytes),
+                "" if limit is None else bytes_text(limit),
+                time_text(stage.time_ps),
+            )
         console.print(table)
     table = Table(title="transfers per step", title_justify="left")
     for heading in ("from", "to", "what"):

@@ -343,8 +343,6 @@ class _Copier:
         self.values.update(zip(function.inputs, call.inputs, strict=False))
         self.made: set[ir.Node] = set()
         self.taken: set[ir.Value] = set()
-        # Shards name values of the call; the stage holds for all that replaces it.
-        self.devices = tuple(replace(c, sharding_specs=()) for c in call.device_configurations)
 
     def node(self, old: ir.Node) -> ir.Node:
         inputs = [None if v is None else self.values.get(v, v) for v in old.inputs]
@@ -359,12 +357,21 @@ class _Copier:
             num_outputs=len(old.outputs),
             name=f"{self.call.name}/{old.name or old.op_type}",
             metadata_props={**self.call.metadata_props, **old.metadata_props},
-            device_configurations=self.devices,
         )
         for before, after in zip(old.outputs, new.outputs, strict=True):
             after.name = f"{self.call.name}/{before.name}" if before.name else ""
             after.type, after.shape = before.type, before.shape
             self.values[before] = after
+        # Where the call runs, all that replaces it does; what was said of a value of its is said of one of these.
+        new.device_configurations = tuple(
+            replace(
+                c,
+                sharding_specs=tuple(
+                    replace(s, value=after) for s in c.sharding_specs for after in new.outputs[:1]
+                ),
+            )
+            for c in self.call.device_configurations
+        )
         self.made.add(new)
         return new
 

@@ -8,6 +8,8 @@ from hetero.errors import PlanError, ProgramError
 from hetero.planner.plan import CALLER, Plan
 from hetero.program.program import Program
 from hetero.program.validate import validate
+from hetero.shapes.expression import is_symbol
+from hetero.types import TensorType
 
 
 def check_plan(plan: Plan) -> None:
@@ -17,7 +19,9 @@ def check_plan(plan: Plan) -> None:
     in order; every program is valid and its initializers are held by its child; every value is made once, by the
     caller or one partition; what a partition reads was made before it, on its child or brought there by exactly one
     parcel; parcels bring nothing that is not read; every output that a partition makes goes to the caller; each node
-    is in one partition, and its placement names that partition's provider.
+    is in one partition, and its placement names that partition's provider; stages are in order, and whatever is in one
+    is on its child; variants have distinct names, are sound plans of the same model and providers, and name symbols of
+    its inputs.
     Raises: PlanError.
     """
     _check_providers(plan)
@@ -35,6 +39,7 @@ def check_plan(plan: Plan) -> None:
     arrives = _arrivals(plan, maker)
     _check_reads(plan, maker, arrives)
     _check_placements(plan)
+    _check_variants(plan)
 
 
 def constants_of(program: Program) -> Iterator[str]:
@@ -135,11 +140,19 @@ def _check_reads(plan: Plan, maker: dict[str, int], arrives: dict[tuple[str, int
 
 def _check_placements(plan: Plan) -> None:
     known = {config.name for config in plan.providers}
+    numbers = [(stage.number, stage.child) for stage in plan.stages]
+    if numbers != sorted(set(numbers)):
+        raise PlanError("stages are not in order, or one is there twice")
+    homes = {(stage.number, plan.providers[stage.child].name) for stage in plan.stages}
     outer: dict[int, str] = {}
     for placement in plan.placements:
         if placement.provider not in known:
             raise PlanError(
                 f"placed on {placement.provider}, which is no provider of the plan", node=placement.node
+            )
+        if placement.stage is not None and (placement.stage, placement.provider) not in homes:
+            raise PlanError(
+                f"in stage {placement.stage}, which is not on {placement.provider}", node=placement.node
             )
         if not placement.path:
             if placement.node_index in outer:
@@ -154,3 +167,39 @@ def _check_placements(plan: Plan) -> None:
                 )
     if outer:
         raise PlanError(f"{len(outer)} placed nodes are in no partition")
+
+
+def _check_variants(plan: Plan) -> None:
+    names = [variant.name for variant in plan.variants]
+    if len(set(names)) != len(names):
+        raise PlanError(f"two variants of one name: {names}")
+    ports = [(p.name, p.type) for p in (*plan.inputs, *plan.outputs)]
+    known = symbols_of(plan) if plan.variants else {}
+    for variant in plan.variants:
+        own = variant.plan
+        if own.variants:
+            raise PlanError(f"variant {variant.name!r} has variants")
+        if own.providers != plan.providers or own.model_digest != plan.model_digest:
+            raise PlanError(f"variant {variant.name!r} is of another model, or over other providers")
+        if [(p.name, p.type) for p in (*own.inputs, *own.outputs)] != ports:
+            raise PlanError(f"variant {variant.name!r} has other inputs or outputs")
+        for symbol, least, most in variant.when:
+            if symbol not in known or (most is not None and most < least):
+                raise PlanError(
+                    f"variant {variant.name!r}: no input has an extent {symbol!r} from {least} to {most}"
+                )
+        check_plan(own)
+        for child, held in enumerate(own.weights):
+            if not set(held) <= set(plan.weights[child]):
+                raise PlanError(f"variant {variant.name!r} has weights that child {child} does not hold")
+
+
+def symbols_of(plan: Plan) -> dict[str, tuple[str, int]]:
+    """The symbols that are extents of inputs, each with an input and the axis where it stands alone."""
+    found: dict[str, tuple[str, int]] = {}
+    for port in plan.inputs:
+        if isinstance(port.type, TensorType):
+            for axis, extent in enumerate(port.type.shape or ()):
+                if isinstance(extent, str) and is_symbol(extent):
+                    found.setdefault(extent, (port.name, axis))
+    return found

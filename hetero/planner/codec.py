@@ -9,7 +9,7 @@ from typing import Any
 from hetero.errors import OptionError, PlanError, ProgramError
 from hetero.planner.check import check_plan
 from hetero.planner.options import pack_option, unpack_option
-from hetero.planner.plan import Parcel, Partition, Placement, Plan, Rejection
+from hetero.planner.plan import Parcel, Partition, Placement, Plan, Rejection, Stage, Variant
 from hetero.planner.transfers import transfers_of
 from hetero.program.packing import dumps, loads, pack_ints, unpack_ints
 from hetero.program.program import NO_SLOT, Port
@@ -18,8 +18,10 @@ from hetero.program.wire_values import TableReader, TableWriter, as_int, as_list
 from hetero.providers.base import ProviderConfig
 
 MAGIC = b"hetero-plan\x00"
-VERSION = 1
+VERSION = 2
 _HEADER = struct.Struct("<H")
+_MOST = (1 << 63) - 1
+_NO_STAGE = -1
 
 
 def encode(plan: Plan) -> bytes:
@@ -43,6 +45,15 @@ def encode(plan: Plan) -> bytes:
             ],
             [pack_ints([tables.string(name) for name in names]) for names in plan.weights],
             _encode_placements(plan.placements, tables),
+            [[s.number, s.child, s.time_ps, s.weight_bytes] for s in plan.stages],
+            [
+                [
+                    tables.string(v.name),
+                    [[tables.string(s), *bounds] for s, *bounds in v.when],
+                    encode(v.plan),
+                ]
+                for v in plan.variants
+            ],
         ]
         packed = dumps([*tables.plain(), *record], error=PlanError)
     except ProgramError as error:
@@ -58,25 +69,31 @@ def decode(data: bytes) -> Plan:
 
     Raises: PlanError for anything malformed, truncated, oversized, unknown or inconsistent.
     """
-    data = bytes(data)
-    start = len(MAGIC) + _HEADER.size
-    if len(data) < start or not data.startswith(MAGIC):
-        raise PlanError("these bytes are no plan")
-    (version,) = _HEADER.unpack_from(data, len(MAGIC))
-    if version != VERSION:
-        raise PlanError(f"plan format {version}, this release reads {VERSION}")
     try:
-        plan = _decode(loads(data[start:], error=PlanError))
+        plan = _decode(_unpacked(bytes(data)))
     except (ProgramError, OptionError) as error:
         raise PlanError(f"damaged plan: {error.message}", op=error.op, node=error.node) from error
     check_plan(plan)
     return plan
 
 
-def _decode(plain: object) -> Plan:
-    strings, types, name, digest, configs, inputs, outputs, parts, parcels, weights, placements = as_list(
-        plain, "plan", 11
-    )
+def _unpacked(data: bytes) -> object:
+    """What the bytes of a plan hold, as plain data. Raises: PlanError."""
+    start = len(MAGIC) + _HEADER.size
+    if len(data) < start or not data.startswith(MAGIC):
+        raise PlanError("these bytes are no plan")
+    (version,) = _HEADER.unpack_from(data, len(MAGIC))
+    if version != VERSION:
+        raise PlanError(f"plan format {version}, this release reads {VERSION}")
+    plain: object = loads(data[start:], error=PlanError)
+    return plain
+
+
+def _decode(plain: object, *, variant: bool = False) -> Plan:
+    strings, types, *record = as_list(plain, "plan", 13)
+    if variant and record[-1]:  # said before it is looked into: plans in plans would go as deep as they like
+        raise PlanError("a variant has variants")
+    name, digest, configs, inputs, outputs, parts, parcels, weights, placements, stages, variants = record
     tables = TableReader(strings, types)
     providers = tuple(_decode_config(c, tables) for c in as_list(configs, "providers"))
     partitions = []
@@ -113,6 +130,30 @@ def _decode(plain: object) -> Plan:
         transfers_of(parcel_list, [p.child for p in partitions], declared),
         tuple(_texts(names, tables, "weights") for names in as_list(weights, "weights")),
         _decode_placements(placements, tables),
+        tuple(_decode_stage(item, len(providers)) for item in as_list(stages, "stages")),
+        tuple(_decode_variant(item, tables) for item in as_list(variants, "variants")),
+    )
+
+
+def _decode_variant(plain: object, tables: TableReader) -> Variant:
+    name, when, data = as_list(plain, "variant", 3)
+    bounds = []
+    for item in as_list(when, "shapes"):
+        symbol, least, most = as_list(item, "shape", 3)
+        last = None if most is None else as_int(most, "most", 0, _MOST)
+        bounds.append((tables.string(symbol), as_int(least, "least", 0, _MOST), last))
+    if type(data) is not bytes:
+        raise PlanError(f"a variant's plan is {type(data).__name__}, not bytes")
+    return Variant(tables.string(name), tuple(bounds), _decode(_unpacked(data), variant=True))
+
+
+def _decode_stage(plain: object, n_providers: int) -> Stage:
+    number, child, time_ps, weight_bytes = as_list(plain, "stage", 4)
+    return Stage(
+        as_int(number, "stage", 0, _MOST),
+        as_int(child, "child", 0, n_providers - 1),
+        as_int(time_ps, "stage time", 0, _MOST),
+        as_int(weight_bytes, "stage bytes", 0, _MOST),
     )
 
 
@@ -177,6 +218,7 @@ def _encode_placements(placements: Sequence[Placement], tables: TableWriter) -> 
         _names([p.reason for p in placements], tables),
         pack_ints([rejections.setdefault(p.rejected, len(rejections)) for p in placements]),
         pack_ints([paths.setdefault(p.path, len(paths)) for p in placements]),
+        pack_ints([_NO_STAGE if p.stage is None else p.stage for p in placements]),
     ]
     return [
         *columns,
@@ -186,7 +228,7 @@ def _encode_placements(placements: Sequence[Placement], tables: TableWriter) -> 
 
 
 def _decode_placements(plain: object, tables: TableReader) -> tuple[Placement, ...]:
-    *columns, rejection_rows, path_rows = as_list(plain, "placements", 9)
+    *columns, rejection_rows, path_rows = as_list(plain, "placements", 10)
     rejections = []
     for row in as_list(rejection_rows, "rejections"):
         texts = _texts(row, tables, "rejections")
@@ -198,8 +240,10 @@ def _decode_placements(plain: object, tables: TableReader) -> tuple[Placement, .
     if any(len(column) != len(indices) for column in text_columns):
         raise PlanError("placements: columns of different lengths")
     found = []
-    for index, node, op, provider, reason, rejected, path in zip(indices, *text_columns, strict=True):
-        if not (0 <= rejected < len(rejections) and 0 <= path < len(paths) and index >= 0):
+    for index, node, op, provider, reason, rejected, path, stage in zip(indices, *text_columns, strict=True):
+        if not (
+            0 <= rejected < len(rejections) and 0 <= path < len(paths) and index >= 0 and stage >= _NO_STAGE
+        ):
             raise PlanError("placements: an entry refers to nothing")
         found.append(
             Placement(
@@ -210,6 +254,7 @@ def _decode_placements(plain: object, tables: TableReader) -> tuple[Placement, .
                 tables.string(reason),
                 rejections[rejected],
                 paths[path],
+                None if stage == _NO_STAGE else stage,
             )
         )
     return tuple(found)

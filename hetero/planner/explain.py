@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 
 from hetero.planner.placement import GOES_WITH
-from hetero.planner.plan import CALLER, Placement, Plan
+from hetero.planner.plan import CALLER, Placement, Plan, Stage, Variant
 from hetero.program.program import Port
 from hetero.types import ValueType
 
@@ -22,9 +22,12 @@ def summary(plan: Plan) -> str:
 
 
 def explain(plan: Plan, *, nodes: bool = False) -> str:
-    """The summary, what is not on the preferred provider and why (grouped by operation and reason), partitions in
-    order, and transfers per edge; with `nodes`, a line for each node too, those inside bodies indented."""
+    """The summary, what is not on the preferred provider and why (grouped by operation and reason), stages,
+    partitions in order, and transfers per edge; with `nodes`, a line per node too, those inside bodies indented."""
     sections = [_summary(plan), _fallbacks(plan), _partitions(plan), _transfers(plan)]
+    if plan.stages:
+        sections.insert(2, iter(("stages", *stage_lines(plan))))
+    sections += [_variant(v) for v in plan.variants]
     if nodes:
         sections.append(iter(("nodes", *node_lines(plan))))
     return "\n\n".join("\n".join(map(printable, lines)) for lines in sections)
@@ -104,6 +107,43 @@ def _fallbacks(plan: Plan) -> Iterator[str]:
             for name, why in others.pop():
                 yield f"    {name}: {why}"
     yield from _left_out(len(rows))
+
+
+def _variant(variant: Variant) -> Iterator[str]:
+    """When the class holds, and its plan in short."""
+    when = ", ".join(f"{symbol} = {_bounds(least, most)}" for symbol, least, most in variant.when)
+    yield f"shape class {variant.name!r}, where {when}"
+    for line in (*_summary(variant.plan), *stage_lines(variant.plan)):
+        yield f"  {line}"
+
+
+def _bounds(least: int, most: int | None) -> str:
+    return str(least) if least == most else f"{least} to {'any' if most is None else most}"
+
+
+def stage_rows(plan: Plan) -> list[tuple[Stage, int, int | None]]:
+    """Each stage with how many nodes it has, and the bytes that its device holds (None: no limit)."""
+    counts = Counter((p.stage, p.provider) for p in plan.placements if not p.path)
+    limits = [dict(config.options).get("memory_limit_bytes") for config in plan.providers]
+    return [(s, counts[s.number, plan.providers[s.child].name], limits[s.child]) for s in plan.stages]
+
+
+def stage_lines(plan: Plan) -> Iterator[str]:
+    """A line per stage: where it is, its nodes, its weights, its time."""
+    for stage, nodes, limit in stage_rows(plan):
+        of = "" if limit is None else f" of {bytes_text(limit)}"
+        yield (
+            f"  {stage.number}: {plan.providers[stage.child].name}, {_count(nodes, 'node')}, "
+            f"{bytes_text(stage.weight_bytes)}{of} of weights, {time_text(stage.time_ps)}"
+        )
+
+
+def time_text(picoseconds: int) -> str:
+    """A time for reading."""
+    for unit, size in (("s", 10**12), ("ms", 10**9), ("µs", 10**6)):
+        if picoseconds >= size:
+            return f"{picoseconds / size:.3g} {unit}"
+    return f"{picoseconds / 1000:.3g} ns"
 
 
 def _partitions(plan: Plan) -> Iterator[str]:

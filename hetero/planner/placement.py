@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -11,6 +11,7 @@ from hetero.planner.bodies import InnerNode, inner_nodes, without_bodies
 from hetero.planner.graph import PlanGraph
 from hetero.planner.plan import Placement, Rejection
 from hetero.planner.shape_math import settle, shape_arithmetic
+from hetero.planner.stage_order import hold_order
 from hetero.program.assemble import has_bodies
 from hetero.program.operation import Operation
 from hetero.program.program import Dispatch
@@ -30,6 +31,9 @@ class Candidate(Protocol):
     name: str
     config: ProviderConfig
 
+    @property
+    def memory_limit_bytes(self) -> int | None: ...
+
     def supports(self, op: Operation, types: Sequence[ValueType | None]) -> Match: ...
 
 
@@ -47,7 +51,11 @@ class Verdict:
     allowed: list[int] | None = None
     """For shape arithmetic: the children that the user's filters leave to it."""
     inner: list[InnerNode] = field(default_factory=list)
-    inner_matches: list[list[Match]] = field(default_factory=list)
+    inner_matches: dict[int, list[Match]] = field(default_factory=dict)
+    assigned: bool = False
+    """Placed by something other than the order of the providers (a stage, an override): nobody else was wanted."""
+    note: str = ""
+    """What to say of that beside the reason."""
 
     @property
     def native(self) -> bool:
@@ -63,6 +71,18 @@ class Placed:
     children: list[int]
     dispatch: dict[str, Dispatch]
     placements: list[Placement]
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """How nodes are staged. `peers`: the children that stages are on, each as good as the first provider. `of_child`:
+    the stage that everything on a child belongs to, in pipeline order; `of_node`: stages of single nodes, which come
+    before that. `latest`: the last stage that shape arithmetic may go to without a value going backwards."""
+
+    peers: frozenset[int]
+    of_child: Mapping[int, int] = field(default_factory=dict)
+    of_node: Mapping[int, int] = field(default_factory=dict)
+    latest: Mapping[int, int] = field(default_factory=dict)
 
 
 def place(graph: PlanGraph, providers: Sequence[Candidate], *, strict: bool = False) -> Placed:
@@ -93,51 +113,78 @@ def judge(graph: PlanGraph, providers: Sequence[Candidate]) -> list[Verdict]:
     return verdicts
 
 
+def ask(
+    verdict: Verdict, op: Operation, types: Sequence[ValueType | None], child: int, provider: Candidate
+) -> Match:
+    """What one provider, child number `child`, says of a node that is no shape arithmetic."""
+    if verdict.inner or is_control(op):
+        return _match_whole(verdict, op, types, child, provider)
+    return provider.supports(op, types)
+
+
+def assign(verdict: Verdict, child: int, match: Match | None, note: str = "") -> None:
+    """Put a node on a child that takes it (`match` says so; None for shape arithmetic), whatever was chosen before."""
+    verdict.assigned, verdict.note = True, note
+    if verdict.allowed is not None:
+        verdict.allowed = [child]
+    else:
+        verdict.child, verdict.match, verdict.rejected = child, match, []
+
+
 def settle_all(
-    graph: PlanGraph, providers: Sequence[Candidate], verdicts: Sequence[Verdict], *, strict: bool = False
+    graph: PlanGraph,
+    providers: Sequence[Candidate],
+    verdicts: Sequence[Verdict],
+    *,
+    strict: bool = False,
+    staged: Staged | None = None,
 ) -> Placed:
     """Turn verdicts into placements, shape arithmetic included.
 
     Raises: UnsupportedNodeError where no provider takes a node (the message lists every provider's reason, for up to
-    ten such nodes); PlanError with `strict` where a node is not on the first provider.
+    ten such nodes); PlanError with `strict` where a node falls back from the first provider (or those staged with it).
     """
+    staged = staged or Staged(frozenset({0}))
     shapes = {index for index, v in enumerate(verdicts) if v.allowed is not None}
     orphans = [i for i, v in enumerate(verdicts) if v.match is None and i not in shapes]
     if orphans:
         raise _unsupported(graph, orphans, verdicts)
     found = [v.child for v in verdicts]
     settle(graph, shapes, found, [v.allowed for v in verdicts if v.allowed is not None])
+    hold_order(graph, staged.latest, found, staged.of_child)
     placed = Placed([0 if child is None else child for child in found], {}, [])
     for index, (node, verdict) in enumerate(zip(graph.nodes, verdicts, strict=True)):
         child = placed.children[index]
         name = providers[child].name
-        if verdict.match is None:
-            match = _on_host(name)
-            rejected = [
-                Rejection(
-                    p.name,
-                    forbidden(p.config, node.op) or f"shape arithmetic that belongs to nodes on {name}",
-                )
-                for p in providers[:child]
-            ]
-        else:
-            match, rejected = verdict.match, verdict.rejected
+        stage = staged.of_node.get(index, staged.of_child.get(child))
+        match = _on_host(name) if verdict.match is None else verdict.match
+        rejected = verdict.rejected
+        if verdict.match is None and not verdict.assigned and child not in staged.peers:
+            why = f"shape arithmetic that belongs to nodes on {name}"
+            rejected = [Rejection(p.name, forbidden(p.config, node.op) or why) for p in providers[:child]]
+        reason = f"{match.reason}; {verdict.note}" if verdict.note else match.reason
         placed.dispatch[node.op.name] = match.dispatch
         placed.placements.append(
-            Placement(node.index, node.op.name, node.op.id, name, match.reason, tuple(rejected))
+            Placement(node.index, node.op.name, node.op.id, name, reason, tuple(rejected), stage=stage)
         )
         for k, inner in enumerate(verdict.inner):
             chosen = verdict.inner_matches[child][k]
             placed.dispatch[inner.op.name] = chosen.dispatch
             reasons = tuple(
-                Rejection(p.name, f"{GOES_WITH} {node.op.name!r}" if matches[k].ok else matches[k].reason)
-                for p, matches in zip(providers[:child], verdict.inner_matches, strict=False)
+                Rejection(p.name, f"{GOES_WITH} {node.op.name!r}" if asked.ok else asked.reason)
+                for p, asked in (
+                    (p, verdict.inner_matches[c][k])
+                    for c, p in enumerate(providers[:child])
+                    if not verdict.assigned
+                )
             )
             placed.placements.append(
-                Placement(inner.index, inner.op.name, inner.op.id, name, chosen.reason, reasons, inner.path)
+                Placement(
+                    inner.index, inner.op.name, inner.op.id, name, chosen.reason, reasons, inner.path, stage
+                )
             )
     if strict:
-        _check_strict(graph, placed, providers)
+        _check_strict(graph, placed, providers, staged.peers)
     return placed
 
 
@@ -150,10 +197,7 @@ def _choose(
 ) -> None:
     last_resort: tuple[int, Match] | None = None
     for child, provider in enumerate(providers):
-        if verdict.inner or is_control(op):
-            match = _match_whole(verdict, op, types, provider)
-        else:
-            match = provider.supports(op, types)
+        match = ask(verdict, op, types, child, provider)
         if match.ok and match.native:
             verdict.child, verdict.match = child, match
             return
@@ -166,7 +210,7 @@ def _choose(
 
 
 def _match_whole(
-    verdict: Verdict, op: Operation, types: Sequence[ValueType | None], provider: Candidate
+    verdict: Verdict, op: Operation, types: Sequence[ValueType | None], child: int, provider: Candidate
 ) -> Match:
     """Whether the provider takes an operation with all that is inside its bodies; native where all of it is.
 
@@ -174,7 +218,7 @@ def _match_whole(
     a body run on the host where the device has no kernel for it.
     """
     matches = [_match_inner(inner, provider) for inner in verdict.inner]
-    verdict.inner_matches.append(matches)
+    verdict.inner_matches[child] = matches
     if not is_control(op):
         return provider.supports(op, types)
     whole = provider.supports(without_bodies(op), types)
@@ -216,11 +260,17 @@ def _unsupported(
     return UnsupportedNodeError(message, op=first.id, node=first.name)
 
 
-def _check_strict(graph: PlanGraph, placed: Placed, providers: Sequence[Candidate]) -> None:
-    astray = [index for index, child in enumerate(placed.children) if child != 0]
+def _check_strict(
+    graph: PlanGraph, placed: Placed, providers: Sequence[Candidate], preferred: frozenset[int]
+) -> None:
+    outer = [p for p in placed.placements if not p.path]
+    astray = [
+        index
+        for index, child in enumerate(placed.children)
+        if child not in preferred and outer[index].rejected
+    ]
     if not astray:
         return
-    outer = [p for p in placed.placements if not p.path]
     lines = [
         f"{_describe(graph, index)} falls to {outer[index].provider}: {outer[index].rejected[0].reason}"
         for index in astray[:_LISTED]

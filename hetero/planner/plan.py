@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 from hetero.program.program import Port, Program
 from hetero.providers.base import ProviderConfig
 from hetero.types import ValueType
+
+if TYPE_CHECKING:
+    import onnx
 
 CALLER = -1
 """Stands for the caller (the driver) where a child or a partition is expected."""
@@ -24,7 +27,8 @@ class Rejection:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where one node went and why. `path` names the enclosing bodies, outermost first ("if1.then_branch")."""
+    """Where one node went and why. `path` names the enclosing bodies, outermost first ("if1.then_branch"); `stage` is
+    the number of its pipeline stage, None where it is in none."""
 
     node_index: int
     node: str
@@ -33,6 +37,21 @@ class Placement:
     reason: str
     rejected: tuple[Rejection, ...] = ()
     path: tuple[str, ...] = ()
+    stage: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """The nodes of a pipeline stage that are on one child. Values go from a stage to those with larger numbers.
+
+    `time_ps`: picoseconds that the nodes take, as measured or estimated. `weight_bytes`: of the distinct weights that
+    they read.
+    """
+
+    number: int
+    child: int
+    time_ps: int
+    weight_bytes: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -75,12 +94,24 @@ class Transfer:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Variant:
+    """How steps of one shape class run: those in which every symbol of `when` has an extent from the least to the most
+    given there (None: no bound). `plan`: over the same providers, and without variants of its own."""
+
+    name: str
+    when: tuple[tuple[str, int, int | None], ...]
+    plan: Plan
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Plan:
     """What `HeterogeneousExecutor` drives.
 
     `providers`: one child per entry that has a partition; child index = index here (a provider that got no node has
     no partition and no actor). `inputs` / `outputs`: the model's own, in its order (Port.slot is NO_SLOT). `weights`:
-    per child, the initializers it holds. `placements`: one per node, bodies included.
+    per child, the initializers it holds. `placements`: one per node, bodies included. `stages`: by number
+    and child, where nodes were staged. `variants`: other ways to run, the first whose shapes fit a step; all else is
+    about the steps that fit none, but for `weights`, which count for all.
     """
 
     model: str
@@ -93,7 +124,42 @@ class Plan:
     transfers: tuple[Transfer, ...]
     weights: tuple[tuple[str, ...], ...]
     placements: tuple[Placement, ...]
+    stages: tuple[Stage, ...] = ()
+    variants: tuple[Variant, ...] = ()
     _bytes: bytes | None = field(default=None, init=False, repr=False)
+
+    @property
+    def sections(self) -> tuple[Plan, ...]:
+        """This plan by itself, then its variants', with partitions and parcels numbered through: what children
+        prepare and the executor drives."""
+        if not self.variants:
+            return (self,)
+        found: list[Plan] = []
+        partitions = parcels = 0
+        for plan in (replace(self, variants=()), *(v.plan for v in self.variants)):
+            found.append(
+                replace(
+                    plan,
+                    partitions=tuple(replace(p, id=p.id + partitions) for p in plan.partitions),
+                    parcels=tuple(
+                        replace(
+                            p,
+                            id=p.id + parcels,
+                            producer=p.producer if p.producer == CALLER else p.producer + partitions,
+                        )
+                        for p in plan.parcels
+                    ),
+                    weights=self.weights,
+                )
+            )
+            partitions += len(plan.partitions)
+            parcels += len(plan.parcels)
+        return tuple(found)
+
+    @property
+    def children(self) -> list[int]:
+        """The children that run anything, ascending."""
+        return sorted({p.child for plan in (self, *(v.plan for v in self.variants)) for p in plan.partitions})
 
     def to_bytes(self) -> bytes:
         """The plan as msgpack bytes, the same on every machine; made once.
@@ -142,6 +208,16 @@ class Plan:
         from hetero.planner.explain import explain
 
         return explain(self, nodes=nodes)
+
+    def annotate(self, model: Any, *, name: str = "hetero") -> onnx.ModelProto:
+        """A copy of `model`, which this plan is of, with the placement as an ONNX device configuration `name`.
+
+        Planned with `stages="model"` over the same providers, the copy gives this placement again.
+        Raises: PlanError for another model's plan, and for what annotations cannot say (see `annotate.annotate`).
+        """
+        from hetero.planner.annotate import annotate
+
+        return annotate(self, model, name=name)
 
     def to_dot(self) -> str:
         """The plan as a Graphviz digraph: a box per partition, an edge per parcel and destination."""

@@ -3,29 +3,66 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
-from hetero.errors import OptionError, ProviderError
+from hetero.errors import OptionError, PlanError, ProviderError
 from hetero.extensions.declare import declare_types
 from hetero.model.functions import inline
 from hetero.model.inference import value_type
 from hetero.model.model import Model
+from hetero.planner.annotations import Mark, children_of, configuration_of, marks_of
 from hetero.planner.check import constants_of
+from hetero.planner.costs import costs_of
 from hetero.planner.graph import PlanGraph
 from hetero.planner.options import pack_option
+from hetero.planner.overrides import pinned
 from hetero.planner.partition import partition_nodes
-from hetero.planner.placement import Candidate, Placed, Verdict, judge, settle_all
-from hetero.planner.plan import Partition, Plan
+from hetero.planner.placement import Candidate, Placed, Staged, Verdict, ask, assign, judge, settle_all
+from hetero.planner.plan import Partition, Plan, Stage
 from hetero.planner.shape_math import LIMIT, elements
+from hetero.planner.staging import deal_stages, mark_stages, stage_table
 from hetero.planner.transfers import boundaries, plan_transfers
 from hetero.program.assemble import build_program, default_dispatch
 from hetero.program.lower import Lowering
 from hetero.program.operation import Operation
 from hetero.program.program import NO_SLOT, Dispatch, Port
-from hetero.providers.base import ProviderConfig
+from hetero.providers.base import ProviderConfig, forbidden
 from hetero.types import ValueType
 
 
-def plan_model(model: Model, providers: Sequence[Candidate], *, strict: bool = False) -> Plan:
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What may decide where nodes go before the order of the providers does.
+
+    `stages`: "auto" deals nodes to the instances of the first provider's kind as balanced contiguous stages; "model"
+    puts them where the model's own device configuration says, `configuration` naming which (which implies "model").
+    `overrides`: node-name pattern -> provider name (see `overrides.pinned`); they beat stages. `times_s`: measured
+    seconds by node name, instead of estimates. `extents`: what symbols stand for, to estimate with.
+    """
+
+    stages: str | None = None
+    configuration: str | None = None
+    overrides: Mapping[str, str] = field(default_factory=dict)
+    times_s: Mapping[str, float] = field(default_factory=dict)
+    extents: Mapping[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.stages not in (None, "auto", "model"):
+            raise OptionError(
+                f'stages must be None, "auto" or "model", not {self.stages!r}', operand="stages"
+            )
+        if self.configuration is not None and self.stages == "auto":
+            raise OptionError('configuration goes with stages="model"', operand="configuration")
+
+    @property
+    def annotated(self) -> bool:
+        """Whether the model's annotations are to be followed."""
+        return self.stages == "model" or self.configuration is not None
+
+
+def plan_model(
+    model: Model, providers: Sequence[Candidate], *, strict: bool = False, wishes: Wishes | None = None
+) -> Plan:
     """Split `model` over `providers` (best first) into a plan.
 
     Calls of functions that no provider has a kernel for are inlined, in `model` itself, until none is left; what a
@@ -34,17 +71,35 @@ def plan_model(model: Model, providers: Sequence[Candidate], *, strict: bool = F
     without nodes gives a plan without partitions. Linear in nodes.
 
     Raises: UnsupportedNodeError where nobody takes a node; PlanError with `strict` where one is not on the first
-    provider; OptionError for provider options that are not plain data; ProviderError for no providers, or two of one
-    name; ModelError for what lowering or inlining refuses.
+    provider, and for wishes that cannot be had; OptionError for provider options that are not plain data; ProviderError
+    for no providers, or two of one name; ModelError for what lowering or inlining refuses.
     """
     check_providers([p.config for p in providers])
+    wishes = wishes or Wishes()
+    if wishes.annotated:  # before functions are inlined, in which an annotation cannot be honoured
+        _marks(model, providers, wishes)
     while True:
         declare_types(model)
         graph = graph_of(model)
         verdicts = judge(graph, providers)
         if not _inline(model, graph, verdicts):
             break
-    placed = settle_all(graph, providers, verdicts, strict=strict)
+    _pin(graph, providers, verdicts, wishes.overrides)
+    staged: Staged | None = None
+    stages: tuple[Stage, ...] = ()
+    costs = None
+    if wishes.annotated or wishes.stages is not None:
+        inside = [inner.op.name for v in verdicts for inner in v.inner]
+        costs = costs_of(graph, wishes.times_s, inside, wishes.extents)
+        if wishes.annotated:
+            marks = _marks(model, providers, wishes)
+            at = {index: marks[n.op.name] for index, n in enumerate(graph.nodes) if n.op.name in marks}
+            staged = mark_stages(graph, providers, verdicts, at)
+        else:
+            staged = deal_stages(graph, providers, verdicts, costs)
+    placed = settle_all(graph, providers, verdicts, strict=strict, staged=staged)
+    if costs is not None:
+        stages = stage_table(graph, providers, placed, costs)
     return assemble(
         graph,
         placed,
@@ -52,7 +107,45 @@ def plan_model(model: Model, providers: Sequence[Candidate], *, strict: bool = F
         name=model.name,
         digest=model.digest,
         opsets=model.opsets,
+        stages=stages,
     )
+
+
+def _marks(model: Model, providers: Sequence[Candidate], wishes: Wishes) -> dict[str, Mark]:
+    """How the model annotates its nodes, by name, with the providers' places as devices. Raises: PlanError."""
+    configuration = configuration_of(model, wishes.configuration)
+    children = children_of(configuration, [p.name for p in providers])
+    marks = marks_of(model, configuration)
+    return {name: replace(mark, device=children[mark.device]) for name, mark in marks.items()}
+
+
+def _pin(
+    graph: PlanGraph,
+    providers: Sequence[Candidate],
+    verdicts: Sequence[Verdict],
+    overrides: Mapping[str, str],
+) -> None:
+    """Put the nodes that `overrides` name where it says. Raises: PlanError, OptionError."""
+    if not overrides:
+        return
+    inside = [inner.op.name for v in verdicts for inner in v.inner]
+    names = [node.op.name for node in graph.nodes]
+    for index, (child, pattern) in pinned(overrides, names, inside, [p.name for p in providers]).items():
+        node, verdict, provider = graph.nodes[index], verdicts[index], providers[child]
+        match = None
+        if verdict.allowed is not None:
+            refused = forbidden(provider.config, node.op)
+        else:
+            match = ask(verdict, node.op, graph.operand_types(node), child, provider)
+            refused = None if match.ok else match.reason
+        if refused is not None:
+            raise PlanError(
+                f"override {pattern!r} puts a node on {provider.name}, which does not take it: {refused}",
+                op=node.op.id,
+                node=node.op.name,
+                device=provider.name,
+            )
+        assign(verdict, child, match, f"override {pattern!r}")
 
 
 def check_providers(configs: Sequence[ProviderConfig]) -> None:
@@ -108,6 +201,7 @@ def assemble(
     name: str,
     digest: str,
     opsets: Mapping[str, int],
+    stages: tuple[Stage, ...] = (),
 ) -> Plan:
     """The plan for nodes that are placed: their partitions, programs and transfers."""
     groups = partition_nodes(graph.predecessors(), placed.children)
@@ -148,4 +242,5 @@ def assemble(
         transfers,
         tuple(tuple(sorted(names)) for names in held),
         tuple(placed.placements),
+        stages,
     )

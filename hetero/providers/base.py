@@ -97,6 +97,12 @@ class Provider(ABC):
         self.options = checked_options(config, self.declared_options)
 
     # -- planning ------------------------------------------------------------------------------------------------
+    @property
+    def memory_limit_bytes(self) -> int | None:
+        """Bytes that the device's memory holds, as far as planning can count on them; None: no limit is known."""
+        limit: int | None = self.options.get("memory_limit_bytes")
+        return limit
+
     def supports(self, op: Operation, types: Sequence[ValueType | None]) -> Match:
         """Whether it takes this operation at its version, dtypes and declared shapes; pure.
 

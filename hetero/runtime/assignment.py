@@ -32,7 +32,7 @@ class Task:
     drops: tuple[str, ...]
     last: bool
     alone: bool = False
-    """Whether the child has no other task, so that nothing needs to be kept until a later one."""
+    """Whether the child has no other task in a step, so that nothing needs to be kept until a later one."""
     input_names: tuple[str, ...] = field(init=False)
     output_names: tuple[str, ...] = field(init=False)
 
@@ -51,7 +51,12 @@ class Assignment:
 
 
 def assignment(plan: Plan, child: int) -> Assignment:
-    """The part of `plan` that child `child` runs; linear in the plan."""
+    """The part of `plan` that child `child` runs, its variants' included; linear in the plan."""
+    tasks = {k: task for section in plan.sections for k, task in _tasks(section, child).items()}
+    return Assignment(child, tasks, plan.weights[child])
+
+
+def _tasks(plan: Plan, child: int) -> dict[int, Task]:
     mine = [p for p in plan.partitions if p.child == child]
     first_reader: dict[str, int] = {}
     last_reader: dict[str, int] = {}
@@ -81,4 +86,4 @@ def assignment(plan: Plan, child: int) -> Assignment:
             partition is mine[-1],
             len(mine) == 1,
         )
-    return Assignment(child, tasks, plan.weights[child])
+    return tasks

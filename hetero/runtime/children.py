@@ -133,7 +133,7 @@ class InlineChildren(Children):
         relocate: Callable[[int, str], Plan] | None = None,
     ) -> None:
         try:
-            for index in sorted({p.child for p in plan.partitions}):
+            for index in plan.children:
                 child = ChildExecutor(self._providers[index], self._options)
                 self._children[index] = child
                 child.prepare(assignment(plan, index), weights)

@@ -12,7 +12,7 @@ import onnx.parser
 import pytest
 
 from hetero import HeterogeneousExecutor
-from hetero.types import LazySequence, RemoteElement, SequenceValue
+from hetero.types import LazySequence, SequenceValue
 from tests.runtime.test_sequences import HEAD
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("local_ray"), pytest.mark.timeout(90)]
@@ -66,7 +66,9 @@ def test_a_thousand_elements_cross_three_actors_and_no_byte_moves_twice() -> Non
         want = [-EXTRA, *X.reshape(PARTS, WIDTH)[1:]]
         assert all(np.array_equal(a, b) for a, b in zip(sequence, want, strict=True))
         brought = ex.stats()["transport"]["element_bytes_fetched"] - before
-        assert brought == X.nbytes - 4 * WIDTH, "the first was erased, and what stands there came with its parcel"
+        assert brought == X.nbytes - 4 * WIDTH, (
+            "the first was erased, and what stands there came with its parcel"
+        )
 
 
 def test_elements_survive_the_actor_that_made_them_and_the_executor() -> None:

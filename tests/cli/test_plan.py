@@ -67,6 +67,27 @@ def test_fallbacks_are_shown_with_their_reason(path: Path) -> None:
     assert json.loads(result.output)["fallbacks"] == []
 
 
+def test_stages_are_shown_with_their_nodes_weights_and_time(path: Path) -> None:
+    two = ("-p", "sim:0", "-p", "sim:1", "-p", "cpu", "--stages", "auto")
+    shown = run(path, *two)
+    assert shown.exit_code == 0, shown.output
+    assert "stages" in shown.output
+    assert "µs" in shown.output
+    data = json.loads(run(path, *two, "--json", "--nodes").output)
+    assert [(s["stage"], s["provider"]) for s in data["stages"]] == [(0, "sim:0"), (1, "sim:1")]
+    assert sum(s["nodes"] for s in data["stages"]) == 3
+    assert sum(s["weight_bytes"] for s in data["stages"]) == 16
+    assert all(s["memory_limit_bytes"] is None and s["time_s"] > 0 for s in data["stages"])
+    assert {n["stage"] for n in data["nodes"]} == {0, 1}
+
+
+def test_nodes_are_put_where_an_override_says(path: Path) -> None:
+    data = json.loads(
+        run(path, "-p", "sim:0", "-p", "cpu", "--override", "f*=cpu", "--json", "--nodes").output
+    )
+    assert {n["node"]: n["provider"] for n in data["nodes"]}["flat"] == "cpu"
+
+
 def test_dot_is_a_digraph(path: Path) -> None:
     result = run(path, "-p", "cpu", "--dot")
     assert result.exit_code == 0
@@ -80,6 +101,9 @@ def test_dot_is_a_digraph(path: Path) -> None:
         (["{path}", "-p", "nonsense"], "nonsense"),
         (["{path}", "-p", "cpu", "-p", "cpu"], "twice"),
         (["{path}", "--json", "--dot"], "exclude each other"),
+        (["{path}", "-p", "cpu", "--stages", "fair"], "fair"),
+        (["{path}", "-p", "cpu", "--override", "cpu"], "PATTERN=PROVIDER"),
+        (["{path}", "-p", "cpu", "--override", "x*=cpu"], "matches no node"),
     ],
 )
 def test_a_mistake_is_one_line_and_exit_code_one(path: Path, arguments: list[str], message: str) -> None:

@@ -77,8 +77,10 @@ class FakeProvider:
         only: Iterable[str] | None = None,
         never: Iterable[str] = (),
         rule: Callable[[Operation, Sequence[ValueType | None]], bool] | None = None,
+        memory: int | None = None,
     ) -> None:
         self.name = name
+        self.memory_limit_bytes = memory
         self.ops = None if ops is None else frozenset(ops)
         self.reference = reference
         self.rule = rule

@@ -9,7 +9,7 @@ import pytest
 
 from hetero.errors import PlanError
 from hetero.planner.check import check_plan
-from hetero.planner.plan import CALLER, Plan
+from hetero.planner.plan import CALLER, Plan, Stage
 from hetero.program.program import NO_SLOT, Port
 from tests.planner.fakes import F32, FakeProvider, graph, node, plan_of
 
@@ -99,6 +99,12 @@ BROKEN: list[tuple[str, Callable[[Plan], Plan]]] = [
     (
         "in no partition",
         lambda p: replace(p, placements=(*p.placements, replace(p.placements[0], node_index=9))),
+    ),
+    ("in stage 1, which is not on g", lambda p: with_placement(p, 0, stage=1)),
+    ("stages are not in order", lambda p: replace(p, stages=(Stage(1, 0, 5, 5), Stage(0, 1, 5, 5)))),
+    (
+        "in stage 0, which is not on g",
+        lambda p: replace(with_placement(p, 0, stage=0), stages=(Stage(0, 1, 5, 5),)),
     ),
 ]
 

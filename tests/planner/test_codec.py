@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from hetero.errors import OptionError, PlanError
 from hetero.planner.codec import MAGIC, decode, encode
-from hetero.planner.plan import Plan
+from hetero.planner.plan import Plan, Stage
 from hetero.program.packing import dumps, loads
 from hetero.program.program import Instruction, Port, Program
 from hetero.types import DataType, TensorType
@@ -30,6 +30,12 @@ BODY = Program(
     2,
     n_captures=1,
 )
+
+
+def with_stages(plan: Plan) -> Plan:
+    """The plan with its first node in a stage."""
+    first, *others = plan.placements
+    return replace(plan, placements=(replace(first, stage=3), *others), stages=(Stage(3, 0, 2**61, 12),))
 
 
 def sample(**options: object) -> Plan:
@@ -49,7 +55,7 @@ def sample(**options: object) -> Plan:
     )
     gpu = FakeProvider("sim:0", ["my::A"], only=["my::A", "Shape"])
     gpu.config = replace(gpu.config, options=tuple(options.items()))
-    return plan_of(g, [gpu, FakeProvider("cpu")])
+    return with_stages(plan_of(g, [gpu, FakeProvider("cpu")]))
 
 
 def test_a_plan_survives_its_bytes() -> None:
@@ -64,6 +70,7 @@ def test_a_plan_survives_its_bytes() -> None:
     assert again.transfers == plan.transfers
     assert again.weights == plan.weights == (("w",), ())
     assert again.placements == plan.placements
+    assert again.stages == plan.stages == (Stage(3, 0, 2**61, 12),)
     assert [p.node_indices for p in again.partitions] == [p.node_indices for p in plan.partitions]
     assert [(p.name, p.type) for p in again.outputs] == [(p.name, p.type) for p in plan.outputs]
     assert again.explain(nodes=True) == plan.explain(nodes=True)
