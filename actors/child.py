@@ -71,6 +71,7 @@ class ChildActor:
         self._routes: ChildRoutes | None = None
         self._place: tuple[int, str, int] = (0, "", 1)
         self._channel: ChildChannel | None = None
+        self._swapping = threading.Lock()
 
     def warm_up(self, options: RuntimeOptions) -> dict[str, Any]:
         """Load what any child may need, compiled kernels included, and wait for `prepare`. Returns pid and node_id."""
@@ -210,11 +211,17 @@ class ChildActor:
             raise TransportError("channels were not opened, or are closed")
         self._channel.connect(cards, timeout_s)
 
-    def close_channels(self) -> None:
-        """End the channels, after the partition that they run. A second call does nothing."""
-        channel, self._channel = self._channel, None
-        if channel is not None:
-            channel.close()
+    def close_channels(self, generation: int | None = None) -> None:
+        """End the channels (of this generation, and no later one), after the partition that they run. Repeatable.
+
+        In the default group: once this is done, calls made after it meet nothing that came over them.
+        """
+        with self._swapping:
+            channel = self._channel
+            if channel is None or (generation is not None and channel.generation > generation):
+                return
+            self._channel = None
+        channel.close()
 
     def drop(self, generation: int, *steps: int) -> None:
         """Forget steps that failed, here or elsewhere, or that will be run again."""

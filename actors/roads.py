@@ -11,6 +11,7 @@ import ray
 import ray.exceptions as rex
 
 from actors.channels.driver import DriverChannel, Flight
+from actors.channels.endpoint import Card
 from actors.channels.routes import driver_routes
 from hetero.errors import ChildDiedError, HeteroError, TransportError
 from hetero.planner.plan import Plan
@@ -85,7 +86,9 @@ class Roads:
         channel = DriverChannel(self.generation, node_address(), routes)
         deadline = time.monotonic() + OPEN_S
         try:
-            cards = _answers([a.open_channels.remote(self.generation) for a in actors.values()], deadline)
+            cards: list[Card] = _answers(
+                [a.open_channels.remote(self.generation) for a in actors.values()], deadline
+            )
             everyone = [*cards, channel.card]
 
             def confirm() -> None:
@@ -95,6 +98,7 @@ class Roads:
             channel.connect(cards, confirm, max(0.1, deadline - time.monotonic()))
         except BaseException:
             channel.close()
+            self._close_there()
             raise
         self._channel = channel
 
@@ -104,7 +108,9 @@ class Roads:
         Steps in flight over them raise ClosedError where they have not ended.
         """
         self._reason = reason
-        self._let_go()
+        if self._channel is not None:
+            self._let_go()
+            self._close_there()  # before any call for a step that goes over objects
 
     # -- steps ---------------------------------------------------------------------------------------------------
     def launch(
@@ -169,6 +175,10 @@ class Roads:
         """Close the channels. A second call does nothing."""
         self._reason = "closed"
         self._let_go()
+
+    def _close_there(self) -> None:
+        for actor in self._actors().values():
+            actor.close_channels.remote(self.generation)
 
     def _let_go(self) -> None:
         channel, self._channel = self._channel, None

@@ -104,6 +104,16 @@ def main() -> None:
         ),
         growth_row,
         lambda: pair_row("two actors, 4 MB activations", "the same on bare Ray", "<= 1.15", roads.two_actors),
+        *(
+            partial(
+                pair_row,
+                f"two actors, {size}, channels",
+                "the same on bare Ray",
+                f"<= {goal}",
+                partial(roads.two_actors, nbytes, 201, "channels"),
+            )
+            for size, nbytes, goal in (("1 KB", 1 << 10, 0.2), ("1 MB", 1 << 20, 0.3))
+        ),
     ]
     console = Console(width=max(120, Console().width))
     for row in rows:

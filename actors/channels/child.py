@@ -55,6 +55,7 @@ class ChildChannel:
         """
         self._endpoint = Endpoint(me, device, generation, address)
         self.card = self._endpoint.card
+        self.generation = generation
         self._routes, self._run, self._drop, self._begin = routes, run, drop, begin
         self._mailbox = Mailbox(routes.tasks)
         self._outgoing = Outgoing(limits or Limits())

@@ -143,7 +143,9 @@ def test_auto_goes_from_objects_to_channels_and_back_where_they_break_with_the_s
             for n in (3, 20_000):
                 assert bits(ex.run(feeds(n, k))) == bits(inline.run(feeds(n, k)))
         assert [name for name, _ in itertools.groupby(seen)] == ["objects", "channels", "objects"]
-        assert "broke" in ex.stats()["transport"]["reason"]
+        stats = ex.stats()
+        assert "broke" in stats["transport"]["reason"]
+        assert not any("channels" in child for child in stats["children"].values())  # closed there too
         pool(ex)._held.roads.open()
         assert bits(ex.run(feeds())) == bits(inline.run(feeds()))
         assert road(ex) == "channels"
@@ -159,6 +161,27 @@ def test_auto_stays_with_objects_where_channels_cannot_be_had(monkeypatch: pytes
         assert "203.0.113.7" in transport["reason"]
         with pytest.raises(TransportError, match=r"203\.0\.113\.7"):
             pool(ex)._held.roads.open()
+
+
+def test_channels_that_one_child_does_not_reach_are_closed_at_all_of_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with executor(CHAIN, SPLIT, transport="objects") as ex:
+        roads = pool(ex)._held.roads
+        answers = roads_module._answers
+
+        def unreachable(calls: Any, deadline: float) -> list[Any]:
+            found = answers(calls, deadline)
+            if not isinstance(found[0], roads_module.Card):
+                raise TransportError("no channel to cpu: it refused the connection")
+            return found
+
+        monkeypatch.setattr(roads_module, "_answers", unreachable)
+        with pytest.raises(TransportError, match="refused"):
+            roads.open()
+        assert ex.run(feeds())["y"].shape == (3, 4)
+        assert road(ex) == "objects"
+        assert not any("channels" in child for child in ex.stats()["children"].values())
 
 
 def test_channels_can_be_opened_again_with_a_new_generation(chain: HeterogeneousExecutor) -> None:
