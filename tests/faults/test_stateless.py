@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("local_ray"), pytest.mark
 
 @pytest.fixture(scope="module")
 def chain(local_ray: object) -> Iterator[Beside]:
-    with Beside(CHAIN, max_step_deaths=4) as both:
+    with Beside(CHAIN, max_step_deaths=4, ray_options={"standbys": 1}) as both:
         yield both
 
 
@@ -95,6 +95,8 @@ def test_a_child_killed_while_it_is_started_again_is_not_noticed(chain: Beside) 
         gate.wait_reached()
         gate.open()
     assert bits(future.result(timeout=50)) == want
+    counts = chain.recovery()
+    assert counts["restarts"] + counts["promotions"] > counts["losses"]
 
 
 def test_both_children_killed_at_once_are_not_noticed(chain: Beside) -> None:
