@@ -346,10 +346,7 @@ class Mending:
     def _clear_roads(self) -> None:
         """From here on steps go over objects. What children compute for channels ends before anything that they are
         told after this."""
-        if not self._held.roads.pause():
-            return
-        for member in self.members():
-            member.actor.close_channels.remote()
+        self._held.roads.pause()
 
     def _replay(self, open_steps: Sequence[int]) -> None:
         self._clear_roads()

@@ -149,13 +149,13 @@ class Roads:
                 self.fall_back(f"channels failed: {error}")
         return self._channel
 
-    def pause(self) -> bool:
+    def pause(self) -> None:
         """Children are being brought back: steps go over objects until some have ended well, and then over channels
-        of a new generation. Whether there were channels."""
-        had = self._channel is not None
-        self._let_go()
+        of a new generation."""
+        if self._channel is not None:
+            self._let_go()
+            self._close_there()
         self._steady = 0
-        return had
 
     def cut(self, reason: str) -> None:
         """They broke while all children live. Where that goes on, "auto" keeps to objects."""
