@@ -18,7 +18,7 @@ def _chaos() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def local_ray() -> Iterator[RayLease]:
     lease = ensure_ray(store_bytes=STORE_BYTES)
     yield lease

@@ -48,12 +48,20 @@ class Beside:
     """Steps of both. `ex` is the one on actors; `calm` has no faults."""
 
     def __init__(
-        self, text: str, providers: Sequence[Any] = tuple(SPLIT), ray_options: Any = None, **options: Any
+        self,
+        text: str,
+        providers: Sequence[Any] = tuple(SPLIT),
+        ray_options: Any = None,
+        transport: Any = "auto",
+        **options: Any,
     ) -> None:
         model = onnx.parser.parse_model(text)
         chosen = RuntimeOptions(extensions="tests.faults.ops", **options)
         self.calm = HeterogeneousExecutor(model, list(providers), children="inline", options=chosen)
-        self.ex = HeterogeneousExecutor(model, list(providers), options=chosen, ray_options=ray_options)
+        self.ex = HeterogeneousExecutor(
+            model, list(providers), transport=transport, options=chosen, ray_options=ray_options
+        )
+        self.transport = transport
         self._seed = 0
 
     def feeds(self, n: int = 3) -> dict[str, Any]:
@@ -66,6 +74,15 @@ class Beside:
         """A step on actors that goes on, and what it must give."""
         feeds = self.feeds(n)
         return self.ex.submit(feeds), bits(self.calm.run(feeds))
+
+    def ready(self) -> None:
+        """One step more, or as many as it takes until steps go over the road that was asked for."""
+        self.step(1)
+        for _ in range(20):
+            if self.transport in ("auto", self.ex.stats()["transport"]["road"]):
+                return
+            self.step(1)
+        raise AssertionError(self.ex.stats()["transport"])
 
     def step(self, n: int = 3) -> None:
         future, want = self.submit(n)

@@ -15,16 +15,19 @@ pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("local_ray"), pytest.mark
 EVERY = 3
 
 
-@pytest.fixture(scope="module")
-def shared(local_ray: object) -> Iterator[Beside]:
-    with Beside(DECODER, checkpoint_every=EVERY, ray_options={"standbys": 1}) as both:
+@pytest.fixture(scope="module", params=["objects", "channels"])
+def shared(local_ray: object, request: pytest.FixtureRequest) -> Iterator[Beside]:
+    with Beside(
+        DECODER, checkpoint_every=EVERY, ray_options={"standbys": 1}, transport=request.param
+    ) as both:
         both.bind()
         yield both
 
 
 @pytest.fixture
 def decoder(shared: Beside) -> Beside:
-    """In a state that has begun anew."""
+    """In a state that has begun anew, over the road that was asked for."""
+    shared.ready()
     for each in (shared.ex, shared.calm):
         each.reset_state()
     return shared

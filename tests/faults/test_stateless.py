@@ -16,10 +16,17 @@ from tests.faults.harness import CHAIN, Beside, bits
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("local_ray"), pytest.mark.timeout(60)]
 
 
-@pytest.fixture(scope="module")
-def chain(local_ray: object) -> Iterator[Beside]:
-    with Beside(CHAIN, max_step_deaths=4, ray_options={"standbys": 1}) as both:
+@pytest.fixture(scope="module", params=["objects", "channels"])
+def shared(local_ray: object, request: pytest.FixtureRequest) -> Iterator[Beside]:
+    with Beside(CHAIN, max_step_deaths=4, ray_options={"standbys": 1}, transport=request.param) as both:
         yield both
+
+
+@pytest.fixture
+def chain(shared: Beside) -> Beside:
+    """Whose steps go over the road that was asked for: after a loss they go over objects for a while."""
+    shared.ready()
+    return shared
 
 
 def device_of(both: Beside, partition: int) -> str:
