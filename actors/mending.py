@@ -48,6 +48,7 @@ from actors.relocation import Relocation
 from actors.starting import Starting
 from hetero.errors import ChildDiedError, ClosedError, HeteroError, StepTimeoutError
 from hetero.options import RuntimeOptions
+from hetero.trace import Span
 
 log = logging.getLogger("hetero.recovery")
 
@@ -70,6 +71,8 @@ class Mending:
         self._starting = Starting(held, options)
         self._checkpoints = Checkpoints(held, journal)
         self._todo: deque[Command] = deque()
+        self._noticed: dict[str, float] = {}
+        self._spans: list[Span] = []
         self._given_up: dict[int, GiveUp] = {}
         self._timed_out: set[int] = set()
         self.lost: dict[str, str] = {}
@@ -327,7 +330,14 @@ class Mending:
                 self._checkpoints.take(step, self._journal.bound)
         return ()
 
+    def take_spans(self) -> list[Span]:
+        """The losses since the last call: from when each was noticed until its steps were given out again."""
+        with self.lock:
+            spans, self._spans = self._spans, []
+        return spans
+
     def _fence(self, device: str, generation: int) -> None:
+        self._noticed.setdefault(device, time.perf_counter())
         member = self._held.members[self._held.child(device)]
         self._starting.forget(device)
         self._checkpoints.forget()
@@ -368,6 +378,21 @@ class Mending:
                 member.actor.change_state.remote(member.generation, entry.change)
         for step in open_steps:
             self._issue_all(journal.record(step))
+        noticed, self._noticed = self._noticed, {}
+        if self._options.trace:
+            now, replayed = time.perf_counter(), {"replayed_steps": steps}
+            self._spans += [
+                Span(
+                    f"{device} replaced",
+                    "recovery",
+                    min(open_steps, default=0),
+                    start,
+                    now,
+                    "recovery",
+                    replayed,
+                )
+                for device, start in noticed.items()
+            ]
 
     def _bind(self, member: Member, bound: StateBound) -> None:
         member.actor.bind_state.remote(member.generation, bound.specs, bound.withheld)

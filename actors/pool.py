@@ -463,7 +463,7 @@ class RayChildren(Children):
     def take_spans(self) -> list[Span]:
         self._check(open_only=True)
         asked = [m.actor.take_spans.remote() for m in self._held.members.values() if not m.ended()]
-        spans: list[Span] = []
+        spans = self._mending.take_spans()
         for ref in asked:
             try:
                 spans += ray.get(ref)

@@ -20,7 +20,7 @@ class Span:
     start_s: float
     end_s: float
     category: str = "partition"
-    """"partition", or "op" for a single instruction."""
+    """"partition", "op" for a single instruction, "recovery" for the replacement of a child."""
     args: Mapping[str, Any] = field(default_factory=dict)
     """What a viewer shows beside it: of an op its node, bytes, and whether it is captured or why not."""
 

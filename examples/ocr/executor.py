@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -10,6 +12,7 @@ from typing import Any, Literal, Self
 import numpy as np
 
 import hetero
+from actors import chaos
 from examples.ocr.runners import Arrays
 from hetero.providers.registry import cuda_device_count
 
@@ -26,10 +29,27 @@ def default_providers() -> list[Provider]:
     return ["cuda:0", "cpu"] if cuda_device_count() > 0 else list(REHEARSAL)
 
 
+@dataclass(frozen=True, slots=True)
+class Outage:
+    """An actor that was killed in a call: seconds from then until the outputs were there, and whether they are, to the
+    bit, what the same call gives afterwards."""
+
+    device: str
+    pid: int
+    call: int
+    seconds: float
+    same_bits: bool
+
+
 class SplitModel:
     """A model on a `HeterogeneousExecutor`, as a Runner. Use it as a context manager."""
 
-    def __init__(self, model: Path, providers: list[Provider], children: Children) -> None:
+    def __init__(
+        self, model: Path, providers: list[Provider], children: Children, outage_at: int | None = None
+    ) -> None:
+        """`outage_at`: the call, counted from 1, in which an actor is killed."""
+        self.outage: Outage | None = None
+        self._outage_at, self._calls = outage_at, 0
         self._executor = hetero.HeterogeneousExecutor(
             model, providers=providers, children=children, options=hetero.RuntimeOptions(trace=True)
         )
@@ -47,7 +67,27 @@ class SplitModel:
         self._executor.__exit__(kind, error, traceback)
 
     def run(self, feeds: Arrays) -> Arrays:
-        return {name: np.asarray(value) for name, value in self._executor.run(feeds).items()}
+        self._calls += 1
+        step = self._through_an_outage if self._calls == self._outage_at else self._executor.run
+        return {name: np.asarray(value) for name, value in step(feeds).items()}
+
+    def _through_an_outage(self, feeds: Arrays) -> Arrays:
+        """Run a step whose first partition has been computed, but not sent, when its actor is killed."""
+        plan = self._executor.plan
+        first = plan.partitions[0]
+        device = plan.providers[first.child].name
+        with chaos.gate(f"partition {first.id}, before send") as gate:
+            future = self._executor.submit(feeds)
+            process = gate.wait_reached()["pid"]
+            began_s = time.perf_counter()
+            chaos.kill(device, self._executor)
+            gate.open()
+            outputs: Arrays = future.result()
+        took_s = time.perf_counter() - began_s
+        again = self._executor.run(feeds)
+        same = all(np.asarray(again[name]).tobytes() == value.tobytes() for name, value in outputs.items())
+        self.outage = Outage(device, process, self._calls, took_s, same)
+        return outputs
 
     def explanation(self) -> str:
         return str(self._executor.plan.explain())

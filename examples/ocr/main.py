@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as ProgressBars
 
+from actors import chaos
 from examples.ocr import detect, draw, recognise, report
 from examples.ocr.executor import Provider, SplitModel, default_providers
 from examples.ocr.models import ModelFetchError, OcrModels, fetch
@@ -23,6 +24,8 @@ from examples.ocr.report import ModelReport, Report
 from examples.ocr.runners import Checked, OnnxRuntime, Runner
 from examples.ocr.score import score_page
 
+OUTAGE_AT = {"det": None, "rec": 2}
+"""The call of each model in which an actor is killed."""
 WRONG, CANNOT_START = 1, 2  # exit codes
 
 
@@ -52,6 +55,7 @@ def main(
         int, typer.Option(min=32, help="Longest side given to the detector, px.")
     ] = detect.SIDE_LIMIT,
     batch: Annotated[int, typer.Option(min=1, help="Lines read per call.")] = recognise.BATCH,
+    outage: Annotated[bool, typer.Option(help="Kill an actor while it reads (with Ray).")] = True,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
 ) -> None:
     """Read the text on a page; every output of every model call is compared with onnxruntime's.
@@ -68,7 +72,9 @@ def main(
         raise typer.Exit(CANNOT_START) from error
     chosen: list[Provider] = [*filter(None, providers.split(","))] or default_providers()
     began_s = time.perf_counter()
-    done = demonstrate(page, models, engine, chosen, children, out, side=side, batch=batch, notes=notes)
+    done = demonstrate(
+        page, models, engine, chosen, children, out, side=side, batch=batch, outage=outage, notes=notes
+    )
     if json:
         print(report.to_json(done))
     else:
@@ -89,17 +95,23 @@ def demonstrate(
     *,
     side: int,
     batch: int,
+    outage: bool,
     notes: Console,
 ) -> Report:
     """Read `page` with both models on `engine`, and leave picture, text, plans and traces in `out`."""
     with ExitStack() as stack:
         runners: dict[str, Runner] = {}
+        outage = outage and children is Children.ray and engine is Engine.hetero
+        if outage:
+            stack.enter_context(chaos.enabled())
         checked: dict[str, Checked] = {}
         with notes.status("preparing the models"):
             for name, path in (("det", models.det), ("rec", models.rec)):
                 reference = OnnxRuntime(path)
                 if engine is Engine.hetero:
-                    runners[name] = stack.enter_context(SplitModel(path, providers, children.value))
+                    runners[name] = stack.enter_context(
+                        SplitModel(path, providers, children.value, OUTAGE_AT[name] if outage else None)
+                    )
                 else:
                     runners[name] = reference
                 checked[name] = Checked(name, runners[name], reference)
@@ -137,7 +149,7 @@ def tell(runner: Runner, checked: Checked, out: Path, files: dict[str, Path]) ->
     plan = files[f"plan of {name}"] = out / f"{name}-plan.txt"
     plan.write_text(runner.explanation(), encoding="utf-8")
     files[f"trace of {name}"] = runner.write_trace(out / f"{name}-trace.json")
-    return ModelReport(checked, runner.explanation(), runner.statistics())
+    return ModelReport(checked, runner.explanation(), runner.statistics(), runner.outage)
 
 
 @contextmanager

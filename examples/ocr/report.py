@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from examples.ocr.executor import Outage
 from examples.ocr.read import Reading
 from examples.ocr.runners import Checked
 from examples.ocr.score import PageScore
@@ -46,6 +47,7 @@ class ModelReport:
     checked: Checked
     plan: str | None = None
     statistics: Mapping[str, Any] = field(default_factory=dict)
+    outage: Outage | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +68,11 @@ class Report:
             for check in model.checked.checks
             if check.problem is not None
         ]
+        found += [
+            f"{model.checked.model} call {outage.call}: other outputs after {outage.device} was killed"
+            for model in self.models
+            if (outage := model.outage) is not None and not outage.same_bits
+        ]
         if self.score is not None and self.score.accuracy < GOOD_ENOUGH:
             found.append(f"{self.score.accuracy:.1%} of the known text read, {GOOD_ENOUGH:.0%} expected")
         return tuple(found)
@@ -85,6 +92,9 @@ def show(report: Report, console: Console) -> None:
             _show_plan(model.checked.model, model.plan, console)
     for model in report.models:
         console.print(_shapes(model.checked), highlight=False)
+    for model in report.models:
+        if model.outage is not None:
+            console.print(_outage(model.checked.model, model.outage), highlight=False)
     console.print(_checks_table(report.models))
     for model in report.models:
         if model.statistics:
@@ -115,6 +125,14 @@ def _show_plan(model: str, plan: str, console: Console) -> None:
         console.print(Text(line), no_wrap=True, overflow="ellipsis")
     if len(lines) > PLAN_LINES:
         console.print(f"... and {len(lines) - PLAN_LINES} lines more in the file below")
+
+
+def _outage(model: str, outage: Outage) -> str:
+    verdict = "the same outputs came out, to the bit" if outage.same_bits else "OTHER OUTPUTS CAME OUT"
+    return (
+        f"{outage.device} (process {outage.pid}) was killed in call {outage.call} of {model}: {verdict}, "
+        f"{outage.seconds:.1f} s later"
+    )
 
 
 def _checks_table(models: tuple[ModelReport, ...]) -> Table:
@@ -203,6 +221,7 @@ def to_json(report: Report) -> str:
                 "seconds": model.checked.seconds,
                 "onnxruntime_seconds": model.checked.reference_seconds,
                 "statistics": model.statistics,
+                "outage": None if model.outage is None else asdict(model.outage),
             }
             for model in report.models
         },
