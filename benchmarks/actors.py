@@ -1,0 +1,129 @@
+"""Actors at work and at rest: a pipeline's efficiency, the CPU of idle children, the memory of shared weights."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from onnx import TensorProto, helper, numpy_helper
+
+from benchmarks.faults import local_ray
+from benchmarks.ops import DOMAIN, SLEEP_S
+from hetero import HeterogeneousExecutor, RuntimeOptions
+from hetero.executor import Transport
+
+STAGES, BATCHES = 4, 200
+IDLE_S = 5.0
+WEIGHT_BYTES = 64 << 20
+"""Of each of four weights."""
+
+
+def pipeline(transport: Transport = "channels") -> float:
+    """Share of the ideal: four stages that sleep 5 ms, 200 micro-batches of 1 KB, against the slowest stage alone."""
+    nodes = [
+        helper.make_node("Sleep", [f"v{k}"], [f"v{k + 1}"], domain=DOMAIN, name=f"s{k}")
+        for k in range(STAGES)
+    ]
+    ends = [helper.make_tensor_value_info(f"v{k}", TensorProto.FLOAT, [256]) for k in (0, STAGES)]
+    graph = helper.make_graph(nodes, "pipeline", ends[:1], ends[1:])
+    imports = [helper.make_opsetid("", 18), helper.make_opsetid(DOMAIN, 1)]
+    model = helper.make_model(graph, opset_imports=imports, ir_version=9)
+    options = RuntimeOptions(extensions="benchmarks.ops", max_in_flight=2 * STAGES)
+    feeds = {"v0": np.zeros(256, np.float32)}
+    with (
+        local_ray(),
+        HeterogeneousExecutor(
+            model,
+            [f"cpu:{k}" for k in range(STAGES)],
+            overrides={f"s{k}": f"cpu:{k}" for k in range(STAGES)},
+            transport=transport,
+            options=options,
+        ) as ex,
+    ):
+        for _ in ex.map([feeds] * 20, max_in_flight=2 * STAGES):
+            pass
+        started = time.perf_counter()
+        for _ in ex.map([feeds] * BATCHES, max_in_flight=2 * STAGES):
+            pass
+        took = time.perf_counter() - started
+    return (BATCHES + STAGES - 1) * SLEEP_S / took
+
+
+def idle_cpu() -> float:
+    """Share of a core that the busiest child of a prepared executor takes while nothing is asked of it."""
+    with local_ray(), _weighted(1 << 18) as ex:
+        for _ in range(5):
+            ex.run({"x": np.ones((1, 256), np.float32)})
+        pids = [c["pid"] for c in ex.stats()["children"].values()]
+        before = [_cpu_s(pid) for pid in pids]
+        time.sleep(IDLE_S)
+        return max(_cpu_s(pid) - was for pid, was in zip(pids, before, strict=True)) / IDLE_S
+
+
+def memory() -> float:
+    """What a model whose weights lie on four children of one machine adds to what they take without them, over one copy
+    of the weights."""
+    taken = []
+    for nbytes in (1 << 18, WEIGHT_BYTES):
+        with local_ray(), _weighted(nbytes) as ex:
+            for _ in range(3):
+                ex.run({"x": np.ones((1, 256), np.float32)})
+            pids = [c["pid"] for c in ex.stats()["children"].values()]
+            taken.append(sum(map(_pss_bytes, pids)) + _store_bytes())
+    return (taken[1] - taken[0]) / (STAGES * WEIGHT_BYTES)
+
+
+def _weighted(nbytes: int) -> HeterogeneousExecutor:
+    """Four products, each with a weight of so many bytes, on four children."""
+    rows = max(1, nbytes // 4 // 256)
+    rng = np.random.default_rng(0)
+    nodes, weights = [], []
+    value = "x"
+    for k in range(STAGES):
+        weights.append(numpy_helper.from_array(rng.standard_normal((256, rows)).astype(np.float32), f"w{k}"))
+        nodes.append(helper.make_node("MatMul", [value, f"w{k}"], [f"m{k}"], name=f"m{k}"))
+        nodes.append(helper.make_node("Slice", [f"m{k}", "from", "to", "axis"], [f"v{k}"], name=f"v{k}"))
+        value = f"v{k}"
+    for name, number in (("from", 0), ("to", 256), ("axis", 1)):
+        weights.append(numpy_helper.from_array(np.array([number], np.int64), name))
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 256])
+    y = helper.make_tensor_value_info(value, TensorProto.FLOAT, None)
+    graph = helper.make_graph(nodes, "weighted", [x], [y], weights)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    places: Any = {f"[mv]{k}": f"cpu:{k}" for k in range(STAGES)}
+    return HeterogeneousExecutor(model, [f"cpu:{k}" for k in range(STAGES)], overrides=places)
+
+
+def _cpu_s(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def _pss_bytes(pid: int) -> int:
+    """Its own pages, and its share of those that it shares, without the object store's."""
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    values = {line.split(":")[0]: int(line.split()[1]) << 10 for line in lines[1:]}
+    return values["Pss_Anon"] + values["Pss_File"]
+
+
+def _store_bytes() -> int:
+    """What lies in the object stores of this machine."""
+    return sum(1024 * int(b) for b in _column("/proc/meminfo", "Shmem:"))
+
+
+def _column(path: str, label: str) -> list[str]:
+    return [line.split()[1] for line in Path(path).read_text().splitlines() if line.startswith(label)]
+
+
+def main() -> None:
+    """Measure and print all."""
+    print(f"pipeline of {STAGES} stages, channels: {pipeline():.2f} of the ideal (>= 0.95)", flush=True)
+    print(f"idle child: {100 * idle_cpu():.1f} % of a core (<= 1 %)", flush=True)
+    print(f"weights on four children: {memory():.2f} of one copy (<= 1.2)", flush=True)
+
+
+if __name__ == "__main__":
+    main()
