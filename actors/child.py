@@ -243,8 +243,8 @@ class ChildActor:
 
     def copy_state(self, generation: int) -> None:
         """Copy the state as it is now, for `take_copy`. The next step waits for this, not for what happens to it."""
-        chaos.reach("checkpoint")
         try:
+            chaos.reach("checkpoint")
             copied = self._ready(generation).copy_state()
             values = copied.values
             self._copies.put((copied.specs, copied.withheld, tuple(values), pack([*values.values()])))

@@ -6,6 +6,7 @@ call of ours waits for its parcels, so that a child that waits could not be told
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 import weakref
@@ -19,6 +20,8 @@ from hetero.errors import HeteroError
 if TYPE_CHECKING:
     from actors.members import Member
     from actors.mending import Mending
+
+log = logging.getLogger("hetero.recovery")
 
 LONGEST_S = 5.0
 """Between two beats."""
@@ -74,6 +77,7 @@ def _listen(known: weakref.ref[Mending], timeout_s: float, over: threading.Event
         except (HeteroError, rex.RayError):
             if mending.closed or not ray.is_initialized():
                 return
+            log.exception("children could not be looked after; it is tried again")
         del mending
 
 

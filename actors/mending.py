@@ -156,16 +156,15 @@ class Mending:
         """A call has failed with the death of a child, or the loss of what it made."""
         actor_id, members = dead_actor(error), self._held.members
         found = [m for m in members.values() if m.actor_id == actor_id or m.ended()]
-        if (
-            actor_id is None and not found
-        ):  # an object is gone; whose process or node it was is known in a moment
+        if actor_id is None and not found:
+            # an object is gone; whose process or node it was is known in a moment
             deadline = time.monotonic() + _SETTLE_S
             while not found and time.monotonic() < deadline and not self.closed:
                 ray.wait([m.actor.ping.remote() for m in members.values()], timeout=0.1, fetch_local=False)
                 found = [m for m in members.values() if m.ended()]
         cause = how_it_went(root_cause(error))
         self.do(*(loss for member in found for loss in self._loss(member, cause)))
-        if not found:  # of an incarnation that is no more
+        if not found:  # nobody is known to be gone: the step has another try
             oldest = next(iter(self._journal.open), None)
             if oldest is not None:
                 self.do(DeadlinePassed(oldest, (), time.monotonic(), cause))
@@ -285,9 +284,8 @@ class Mending:
         for event in events:
             self._todo.extend(self.machine.handle(event))
         while self._todo or self._starting:
-            while (
-                self._todo
-            ):  # what is interrupted stays there, and is done when next there is something to do
+            while self._todo:
+                # What is interrupted stays there, and is done when next there is something to do.
                 following = self._perform(self._todo[0])
                 self._todo.popleft()
                 self._todo.extend(following)

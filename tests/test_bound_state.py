@@ -12,6 +12,7 @@ import pytest
 
 from hetero import HeterogeneousExecutor, RuntimeOptions
 from hetero.errors import InputError, KernelError, OptionError, StateError
+from hetero.runtime.state import StateChange
 
 HEAD = '<ir_version: 10, opset_import: ["" : 24]> '
 CACHE = HEAD + (
@@ -244,3 +245,37 @@ def test_submitted_steps_take_turns_in_order() -> None:
         ex.bind_state(PAIR)
         futures = [ex.submit(tokens(seed=k)) for k in range(8)]
         assert all(same(f.result(timeout=60), fed.run(tokens(seed=k))) for k, f in enumerate(futures))
+
+
+def test_a_step_that_outgrew_a_buffer_draws_what_it_draws_with_room_enough() -> None:
+    text = HEAD + (
+        "g (float[b, n, 4] x, float[b, past, 4] old) => (float[b, n, 4] y, float[b, total, 4] new) {"
+        " r = RandomUniformLike(x) y = Add(x, r) new = Concat<axis=1>(old, y) }"
+    )
+    with executor(text, ["cpu"]) as elastic, executor(text, ["cpu"]) as roomy:
+        elastic.bind_state({"old": "new"})
+        roomy.bind_state({"old": "new"}, capacity=2000)
+        for _ in range(4):
+            x = {"x": np.zeros((1, 300, 4), np.float32)}
+            assert same(elastic.run(x), roomy.run(x))
+
+
+def test_a_copy_of_all_that_a_child_keeps_brings_it_back() -> None:
+    from hetero.runtime.children import InlineChildren
+
+    with executor(CACHE, ["sim:0", "cpu"]) as ex:
+        ex.bind_state(PAIR)  # of 256 rows, and doubled
+        ex.run(tokens(n=200))
+        ex.run(tokens(n=100))
+        children = ex._children
+        assert isinstance(children, InlineChildren)
+        (child,) = (c for c in children._children.values() if c.stats()["state_bytes"])
+        copied = child.copy_state()
+        want = ex.read_state()["past_k"].tobytes()
+        assert [s.spec.shape[2] for s in copied.specs] == [512]
+        ex.run(tokens(n=7))
+        child.restore_state(copied)  # into the same buffers
+        assert child.change_state(StateChange(read=True))["past_k"].tobytes() == want
+        child.bind_state((), ())
+        child.restore_state(copied)  # into new ones
+        assert child.change_state(StateChange(read=True))["past_k"].tobytes() == want

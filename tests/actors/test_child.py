@@ -125,3 +125,25 @@ def test_it_does_the_same_as_a_child_of_this_process(child: ChildActor, the_plan
     ((theirs,),) = inline.get(inline.call(0, 0, 1, [inline.put(values)], 1, "primary"), None)
     assert mine.tobytes() == theirs.tobytes()
     inline.close()
+
+
+def test_a_call_for_another_generation_is_refused(child: ChildActor) -> None:
+    calls: list[Any] = [
+        lambda: child.run(2, 0, 1, "primary", parcel(0)),
+        lambda: child.drop(2, 1),
+        lambda: child.bind_state(2, (), ()),
+        lambda: child.restore_state(2, ((), (), (), [])),
+    ]
+    for call in calls:
+        with pytest.raises(TransportError, match="generation 1 of the child, and the call is for 2"):
+            call()
+    child.run(1, 0, 1, "primary", parcel(0))
+
+
+def test_a_copy_of_state_that_cannot_be_made_is_reported_where_it_is_asked_for(child: ChildActor) -> None:
+    with pytest.raises(TransportError):
+        child.copy_state(2)
+    with pytest.raises(TransportError):
+        child.take_copy()
+    child.copy_state(1)
+    assert child.take_copy() == ((), (), (), [])

@@ -147,3 +147,19 @@ def test_spans_are_recorded_only_when_asked_for_and_handed_over_once() -> None:
     assert (span.track, span.step) == ("sim:0", 7)
     assert span.end_s >= span.start_s
     assert traced.children[0].take_spans() == []
+
+
+def test_a_step_that_is_run_again_draws_the_same_numbers() -> None:
+    text = (
+        '<ir_version: 9, opset_import: ["": 17]> g (float[n] x) => (float[n] y) { y = RandomUniformLike(x) }'
+    )
+    proto = onnx.parser.parse_model(text)
+    the_plan = plan(proto, ["cpu"])
+    child = ChildExecutor(create(the_plan.providers[0]), RuntimeOptions())
+    child.prepare(assignment(the_plan, 0), {})
+    drawn = []
+    for step in (1, 1, 2, 1):
+        ((y,),) = child.run(0, step, [[X]])
+        drawn.append(y.tobytes())
+        child.drop(step)
+    assert drawn[0] == drawn[1] == drawn[3] != drawn[2]
