@@ -206,8 +206,8 @@ class Recovery:
             return []
         commands: list[Command] = []
         self.epoch += 1
-        self._pending = None
         for name in gone:
+            self._pending = None  # it cannot be told whether this child's copy got out
             self.counts.losses += 1
             commands.append(Fence(name, self._by_name[name].generation))
         commands += self._blame(step, cause)

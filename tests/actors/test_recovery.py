@@ -147,6 +147,18 @@ def test_a_checkpoint_that_was_under_way_when_a_child_went_does_not_count() -> N
     assert recovery.handle(ChildPrepared("cpu", 2)) == [Restore(None), Replay(1, kept=(1,), open=())]
 
 
+def test_a_checkpoint_goes_on_where_a_step_is_late_and_nobody_is_lost() -> None:
+    recovery = machine(checkpoint_every=1)
+    recovery.handle(StateBegan())
+    finished(recovery, 1)
+    recovery.handle(StepLaunched(2))
+    assert recovery.handle(DeadlinePassed(2, (), 0.0)) == [Restore(None), Replay(1, kept=(1,), open=(2,))]
+    recovery.handle(StepsReplayed(1))
+    assert recovery.handle(StepFinished(2)) == [], "one at a time"
+    recovery.handle(CheckpointSettled(1))
+    assert recovery.base == 1
+
+
 def test_a_standby_takes_over_and_is_replaced_once_the_work_goes_on() -> None:
     recovery = machine()
     recovery.handle(StandbyReady("gpu"))

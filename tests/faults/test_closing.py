@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("local_ray"), pytest.mark
 
 def test_an_executor_closed_while_a_child_is_started_leaves_nothing_and_waits_for_nobody() -> None:
     before = live_groups()
-    both = Beside(CHAIN, ray_options={"standbys": 1})
+    both = Beside(CHAIN)
     with both:
         both.step()
         raised: list[BaseException] = []

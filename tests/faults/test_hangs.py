@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("local_ray"), pytest.mark
 
 def test_a_step_that_passes_its_deadline_is_replayed_and_at_last_given_up() -> None:
     """It waits in a kernel of sim:0, while cpu waits for what that would send: only sim:0 is replaced."""
-    with Beside(CHAIN, step_timeout_s=3.0, max_step_deaths=2, ray_options={"standbys": 1}) as both:
+    with Beside(CHAIN, step_timeout_s=2.0, max_step_deaths=2, ray_options={"standbys": 1}) as both:
         both.steps(2)
         gate = chaos.gate("in Stop")
         future, want = both.submit()
@@ -29,7 +29,7 @@ def test_a_step_that_passes_its_deadline_is_replayed_and_at_last_given_up() -> N
         with chaos.gate("in Stop"):
             future, _ = both.submit()
             with pytest.raises(
-                StepTimeoutError, match=r"given up: .* sim:0 did not finish it within 3 s"
+                StepTimeoutError, match=r"given up: .* sim:0 did not finish it within 2 s"
             ) as caught:
                 future.result(timeout=50)
         assert caught.value.device == "sim:0"
