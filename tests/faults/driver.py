@@ -8,14 +8,13 @@ import sys
 
 import numpy as np
 
-from actors import chaos
 from tests.faults.harness import CHAIN, Beside
 
 
 def main() -> None:
     import ray
 
-    with chaos.enabled(), Beside(CHAIN, ray_options={"standbys": 1, "cpus_per_child": 0}) as both:
+    with Beside(CHAIN, ray_options={"standbys": 1, "cpus_per_child": 0}) as both:
         both.step()
         large = {"x": np.ones((200_000, 4), np.float32)}
         both.ex.run(large)

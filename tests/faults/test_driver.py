@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -58,6 +59,7 @@ def test_on_a_ray_of_its_own_nothing_is_left() -> None:
     killed = time.monotonic()
     until(lambda: all(map(gone, has["pids"])) and not processes_of(has["session"]), LIMIT_S)
     assert time.monotonic() - killed < LIMIT_S
+    shutil.rmtree(Path(has["session"]).parent)  # nobody is left who could
 
 
 @pytest.mark.usefixtures("local_ray")
