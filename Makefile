@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: demo test models soak lint bench clean
+.PHONY: demo test models faults soak lint bench clean
 
 demo: $(VENV)/.demo
 	$(BIN)/python -m examples.ocr.main
@@ -15,6 +15,10 @@ test: $(VENV)/.test lint
 # Every real model of tests/models; `make test` runs a quick third of them.
 models: $(VENV)/.test
 	HETERO_ALL_MODELS=1 $(BIN)/python -m pytest tests/models
+
+# Every fault over every road; `make test` tries each over one of them.
+faults: $(VENV)/.test
+	HETERO_ALL_FAULTS=1 $(BIN)/python -m pytest tests/faults
 
 # Steps over actors that are killed at random, with and without state, over both roads.
 soak: $(VENV)/.test

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
@@ -32,6 +33,10 @@ DECODER = HEAD + (
 """A cache of random numbers that grows on one child, and a state that stays as large on the other."""
 PAIRS = {"past_k": "present_k", "h": "h2"}
 SPLIT: list[Any] = [("sim:0", {"except_ops": ["Softmax", "Max"]}), "cpu"]
+
+
+ALL = bool(os.environ.get("HETERO_ALL_FAULTS"))
+"""Whether every fault is tried over every road (`make faults`), or each over one of them."""
 
 
 def bits(outputs: Mapping[str, Any]) -> dict[str, bytes]:

@@ -6,7 +6,7 @@ import ray
 from ray.cluster_utils import Cluster
 
 from actors import chaos
-from actors.cluster import _HEALTH_CHECKS
+from actors.cluster import HEALTH_CHECKS
 from tests.faults.harness import CHAIN, DECODER, Beside, bits
 
 
@@ -16,7 +16,7 @@ def main() -> None:
         head_node_args={
             "num_cpus": 1,
             "object_store_memory": 128 << 20,
-            "_system_config": dict(_HEALTH_CHECKS),
+            "_system_config": dict(HEALTH_CHECKS),
         },
     )
     nodes = [

@@ -9,13 +9,13 @@ import pytest
 
 from actors import chaos
 from hetero.errors import KernelError
-from tests.faults.harness import DECODER, Beside, bits
+from tests.faults.harness import ALL, DECODER, Beside, bits
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("local_ray"), pytest.mark.timeout(90)]
 EVERY = 3
 
 
-@pytest.fixture(scope="module", params=["objects", "channels"])
+@pytest.fixture(scope="module", params=["objects", "channels"] if ALL else ["objects"])
 def shared(local_ray: object, request: pytest.FixtureRequest) -> Iterator[Beside]:
     with Beside(
         DECODER, checkpoint_every=EVERY, ray_options={"standbys": 1}, transport=request.param

@@ -30,6 +30,7 @@ def test_calls_over_the_same_weights_share_what_is_derived() -> None:
 
 def test_nothing_is_kept_that_nobody_holds() -> None:
     source = np.arange(3.0)
+    gc.collect()  # of what other tests have left
     before = len(module._kept)
     found = derived("held", (source,), lambda: source + 1)
     view = found[1:]
@@ -43,6 +44,7 @@ def test_nothing_is_kept_that_nobody_holds() -> None:
 
 def test_a_kernel_keeps_what_it_derived_until_its_weights_change() -> None:
     keep, source, other = Keeper(), np.arange(3.0), np.arange(4.0)
+    gc.collect()  # of what other tests have left
     before = len(module._kept)
     address = keep("kept", (source,), lambda: source + 1).ctypes.data
     gc.collect()
