@@ -70,10 +70,10 @@ def main() -> None:
             partial(inline.chain, options=RuntimeOptions(fuse_elementwise=False, capture=False)),
         ),
         lambda: pair_row(
-            f"encoder 6x384, 128 tokens, {THREADS} threads",
+            f"encoder 6x384, 128 tokens, {THREADS} threads, processes apart",
             "onnxruntime, same threads",
             "<= 1",
-            lambda: inline.encoder_step(THREADS),
+            lambda: inline.encoder_apart(THREADS),
         ),
         lambda: pair_row(
             "encoder 6x384, 128 tokens, 1 thread",

@@ -212,7 +212,9 @@ def test_a_killed_actor_fails_the_step_in_flight_at_once_and_is_named() -> None:
 
 
 def test_a_deadline_ends_a_step_over_channels() -> None:
-    with executor(COUNTER, TWO, transport="channels", options=RuntimeOptions(step_timeout_s=2.0, recover=False)) as ex:
+    with executor(
+        COUNTER, TWO, transport="channels", options=RuntimeOptions(step_timeout_s=2.0, recover=False)
+    ) as ex:
         ex.run(ONCE)
         with pytest.raises(StepTimeoutError):
             ex.run(FOREVER)
