@@ -6,8 +6,13 @@ import os
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import settings
 
 from hetero.kernels import load_all
+
+# How long an example takes is the machine's affair: the first one may load compiled code, and others share the cores.
+settings.register_profile("hetero", deadline=None)
+settings.load_profile("hetero")
 
 
 @pytest.fixture(scope="session", autouse=True)

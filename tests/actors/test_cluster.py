@@ -101,7 +101,7 @@ def started(process: subprocess.Popen[str]) -> tuple[str, list[int]]:
 
 
 @pytest.mark.ray
-@pytest.mark.timeout(90)
+@pytest.mark.timeout(180)
 def test_a_local_ray_leaves_nothing_when_closed_nor_after_ctrl_c(tmp_path: Path) -> None:
     """Two lives of a local Ray in one process, warnings being errors; the second is interrupted in the middle of a run,
     by the signal that a terminal sends to the whole process group."""

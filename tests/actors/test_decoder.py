@@ -8,7 +8,7 @@ from hetero import HeterogeneousExecutor
 from hetero.decode import Decoder
 from tests.models.decoder import SMALL, Form, build, prompt
 
-pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("local_ray"), pytest.mark.timeout(90)]
+pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("local_ray"), pytest.mark.timeout(180)]
 
 
 @pytest.mark.parametrize("form", ["plain", "contrib"])

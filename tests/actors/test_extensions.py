@@ -13,7 +13,7 @@ from hetero.errors import KernelError, OptionError
 from hetero.extensions import register, unregister
 from tests import extension_ops
 
-pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("local_ray"), pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("local_ray"), pytest.mark.timeout(180)]
 
 X = np.array([[-1.0, 0.75, 1.0]], np.float32)
 HEAD = '<ir_version: 9, opset_import: ["": 17, "tests.extensions": 1, "local": 1]>\n'

@@ -11,7 +11,7 @@ import pytest
 from benchmarks.models import encoder
 from hetero.executor import HeterogeneousExecutor
 
-pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("local_ray"), pytest.mark.timeout(90)]
+pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("local_ray"), pytest.mark.timeout(180)]
 
 HEAD = '<ir_version: 9, opset_import: ["": 17]>\n'
 # Shape arithmetic that crosses, a loop with captures, a result whose shape depends on data, views that leave.

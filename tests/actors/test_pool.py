@@ -35,7 +35,7 @@ from hetero.options import RuntimeOptions
 from hetero.providers.base import ProviderConfig
 from tests.actors.conftest import STORE_BYTES
 
-pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("local_ray"), pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("local_ray"), pytest.mark.timeout(180)]
 
 HEAD = '<ir_version: 9, opset_import: ["": 17]>\n'
 CHAIN = HEAD + (

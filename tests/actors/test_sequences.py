@@ -15,7 +15,7 @@ from hetero import HeterogeneousExecutor
 from hetero.types import LazySequence, SequenceValue
 from tests.runtime.test_sequences import HEAD
 
-pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("local_ray"), pytest.mark.timeout(90)]
+pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("local_ray"), pytest.mark.timeout(180)]
 
 THREE: list[Any] = [
     ("cpu:0", {"ops": ["SplitToSequence", "Abs"]}),

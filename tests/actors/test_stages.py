@@ -8,7 +8,7 @@ import pytest
 from benchmarks.models import encoder
 from hetero.executor import HeterogeneousExecutor
 
-pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("local_ray"), pytest.mark.timeout(90)]
+pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("local_ray"), pytest.mark.timeout(180)]
 
 
 def test_an_encoder_staged_over_actors_gives_the_bits_of_the_whole() -> None:

@@ -10,7 +10,7 @@ from hetero.errors import StateError
 from tests.test_bound_state import CACHE, PAIR, SPLIT, Fed, executor, same, tokens
 from tests.test_device_buffer import ROOT, check_steps
 
-pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("local_ray"), pytest.mark.timeout(90)]
+pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("local_ray"), pytest.mark.timeout(180)]
 
 
 def remote(text: str) -> HeterogeneousExecutor:

@@ -32,7 +32,7 @@ X = {"x": np.zeros(3, np.float32)}
 
 
 @pytest.mark.ray
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(180)
 def test_a_start_that_fails_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first test, since it is of a process that has no Ray yet."""
     made: list[Path] = []
@@ -79,7 +79,7 @@ def node_of(ex: HeterogeneousExecutor) -> dict[str, str]:
 
 
 @pytest.mark.ray
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(180)
 def test_stages_spread_over_nodes_give_the_bits_of_the_whole(nodes: LocalCluster) -> None:
     model = encoder(layers=3, hidden=32, heads=4)
     x = {"x": np.random.default_rng(0).standard_normal((2, 6, 32)).astype(np.float32)}
@@ -97,7 +97,7 @@ def test_stages_spread_over_nodes_give_the_bits_of_the_whole(nodes: LocalCluster
 
 
 @pytest.mark.ray
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(180)
 def test_children_go_where_their_labels_and_resources_are_and_see_the_gpus_they_reserved(
     nodes: LocalCluster,
 ) -> None:
@@ -116,7 +116,7 @@ def test_children_go_where_their_labels_and_resources_are_and_see_the_gpus_they_
 
 
 @pytest.mark.ray
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(180)
 def test_children_that_fit_no_node_are_an_error_that_says_what_there_is(nodes: LocalCluster) -> None:
     with pytest.raises(TransportError, match=r"no room for all children.*GPU: 3.*GPU: . of 6 free"):
         HeterogeneousExecutor(
@@ -154,7 +154,7 @@ def private_bytes(pid: int) -> int:
 
 
 @pytest.mark.ray
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(180)
 def test_a_weight_is_once_on_each_node_that_needs_it_however_many_children_do(nodes: LocalCluster) -> None:
     providers = ["cpu:0", "cpu:1", "cpu:2"]
     overrides = {"first": "cpu:0", "second": "cpu:1", "middle": "cpu:2", "sum": "cpu:2"}
@@ -179,7 +179,7 @@ def test_a_weight_is_once_on_each_node_that_needs_it_however_many_children_do(no
 
 
 @pytest.mark.ray
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(180)
 def test_nodes_come_go_and_die(nodes: LocalCluster) -> None:
     before = nodes.nodes
     added = [nodes.add_node(labels={"zone": "d"}, num_gpus=0) for _ in range(2)]
@@ -206,7 +206,7 @@ def test_nodes_come_go_and_die(nodes: LocalCluster) -> None:
 
 
 @pytest.mark.ray
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(180)
 def test_an_address_must_be_that_of_the_ray_this_process_is_connected_to(nodes: LocalCluster) -> None:
     with pytest.raises(TransportError, match=r"not to address=127\.0\.0\.1:1"):
         executor(["sim:0"], address="127.0.0.1:1")
@@ -303,7 +303,7 @@ def opened(directory: str) -> list[int]:
 
 
 @pytest.mark.ray
-@pytest.mark.timeout(90)
+@pytest.mark.timeout(180)
 def test_others_may_join_and_nothing_is_left_after_ctrl_c_with_orphans_of_a_dead_node_about() -> None:
     """Another process joins by address, without a token; then the signal goes to the whole process group, as from a
     terminal, while a child of a killed raylet still lives. The environment is afterwards as it was."""

@@ -91,7 +91,7 @@ class Beside:
 
     def step(self, n: int = 3) -> None:
         future, want = self.submit(n)
-        assert bits(future.result(timeout=50)) == want
+        assert bits(future.result(timeout=100)) == want
 
     def steps(self, count: int, n: int = 3) -> None:
         for _ in range(count):

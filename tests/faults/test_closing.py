@@ -12,7 +12,7 @@ from hetero.errors import ChildDiedError, ClosedError
 from tests.actors.test_pool import gone, live_groups
 from tests.faults.harness import CHAIN, Beside, until
 
-pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("local_ray"), pytest.mark.timeout(90)]
+pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("local_ray"), pytest.mark.timeout(180)]
 
 
 def test_an_executor_closed_while_a_child_is_started_leaves_nothing_and_waits_for_nobody() -> None:

@@ -11,7 +11,7 @@ from actors import chaos
 from hetero.errors import ChildDiedError
 from tests.faults.harness import CHAIN, DECODER, Beside, bits
 
-pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("local_ray"), pytest.mark.timeout(90)]
+pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("local_ray"), pytest.mark.timeout(180)]
 
 
 @pytest.mark.parametrize("text", [CHAIN, DECODER], ids=["stateless", "stateful"])

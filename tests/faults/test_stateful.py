@@ -11,7 +11,7 @@ from actors import chaos
 from hetero.errors import KernelError
 from tests.faults.harness import ALL, DECODER, Beside, bits
 
-pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("local_ray"), pytest.mark.timeout(90)]
+pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("local_ray"), pytest.mark.timeout(180)]
 EVERY = 3
 
 
@@ -60,7 +60,7 @@ def test_with_checkpoints_only_the_steps_since_the_last_are_replayed(decoder: Be
         gate.wait_reached()
         chaos.kill("cpu", decoder.ex)
         gate.open()
-    assert bits(future.result(timeout=50)) == want
+    assert bits(future.result(timeout=100)) == want
     decoder.steps(3, n=1)
     assert same_state(decoder)
     assert decoder.recovery()["losses"] == before["losses"] + 2
@@ -107,7 +107,7 @@ def test_a_step_that_failed_is_no_part_of_the_state(decoder: Beside) -> None:
         gate.wait_reached()
         gate.open(error="out of luck")
     with pytest.raises(KernelError, match="out of luck"):
-        future.result(timeout=50)
+        future.result(timeout=100)
     next(decoder.calm._steps)
     chaos.kill("sim:0", decoder.ex)
     decoder.step(1)
@@ -137,7 +137,7 @@ def test_a_child_killed_while_state_is_restored_or_replayed_is_not_noticed(
         gate.wait_reached()
         chaos.kill("sim:0", decoder.ex)
         gate.open()
-    assert bits(future.result(timeout=50)) == want
+    assert bits(future.result(timeout=100)) == want
     decoder.steps(3, n=1)
     assert same_state(decoder)
 

@@ -13,7 +13,7 @@ from actors import chaos
 from hetero.errors import ChildDiedError, KernelError
 from tests.faults.harness import ALL, CHAIN, Beside, bits
 
-pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("local_ray"), pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("local_ray"), pytest.mark.timeout(180)]
 
 
 @pytest.fixture(scope="module", params=["objects", "channels"] if ALL else ["channels"])
@@ -55,7 +55,7 @@ def test_a_child_killed_around_a_partition_is_not_noticed(chain: Beside, partiti
         gate.wait_reached()
         chaos.kill(device_of(chain, partition), chain.ex)
         gate.open()
-    assert bits(future.result(timeout=50)) == want
+    assert bits(future.result(timeout=100)) == want
     chain.step()
     after = chain.recovery()
     assert after["losses"] == before["losses"] + 1
@@ -80,7 +80,7 @@ def test_a_child_killed_inside_a_kernel_in_an_eager_a_recording_or_a_captured_ru
                 gate.wait_reached()
                 chaos.kill("sim:0", both.ex)
                 gate.open()
-            assert bits(future.result(timeout=50)) == want
+            assert bits(future.result(timeout=100)) == want
         both.steps(3)
         assert both.recovery()["losses"] == 3
 
@@ -93,7 +93,7 @@ def test_a_child_killed_again_while_its_step_is_replayed_is_not_noticed(chain: B
             chaos.kill("sim:0", chain.ex)
         gate.wait_reached()
         gate.open()
-    assert bits(future.result(timeout=50)) == want
+    assert bits(future.result(timeout=100)) == want
 
 
 def test_a_child_killed_while_it_is_started_again_is_not_noticed(chain: Beside) -> None:
@@ -103,7 +103,7 @@ def test_a_child_killed_while_it_is_started_again_is_not_noticed(chain: Beside) 
         os.kill(gate.wait_reached()["pid"], signal.SIGKILL)
         gate.wait_reached()
         gate.open()
-    assert bits(future.result(timeout=50)) == want
+    assert bits(future.result(timeout=100)) == want
     counts = chain.recovery()
     assert counts["restarts"] + counts["promotions"] > counts["losses"]
 
@@ -115,7 +115,7 @@ def test_both_children_killed_at_once_are_not_noticed(chain: Beside) -> None:
         for device in ("sim:0", "cpu"):
             chaos.kill(device, chain.ex)
         gate.open()
-    assert bits(future.result(timeout=50)) == want
+    assert bits(future.result(timeout=100)) == want
 
 
 def test_all_steps_in_flight_come_back_once_and_in_order(chain: Beside) -> None:
@@ -125,7 +125,7 @@ def test_all_steps_in_flight_come_back_once_and_in_order(chain: Beside) -> None:
         chaos.kill("cpu", chain.ex)
         gate.open()
     for future, want in steps:
-        assert bits(future.result(timeout=50)) == want
+        assert bits(future.result(timeout=100)) == want
     finished = chain.ex.stats()
     assert finished["failed_steps"] == 0
     assert all(c["resident_steps"] == 0 for c in finished["children"].values())
@@ -138,7 +138,7 @@ def test_an_error_of_a_kernel_is_still_an_error_and_no_death(chain: Beside) -> N
         gate.wait_reached()
         gate.open(error="out of luck")
     with pytest.raises(KernelError, match="out of luck") as caught:
-        future.result(timeout=50)
+        future.result(timeout=100)
     assert caught.value.device == "sim:0"
     chain.step()
     assert chain.recovery()["losses"] == before
@@ -154,9 +154,9 @@ def test_a_step_that_takes_its_child_with_it_is_given_up_and_the_others_go_on() 
         with pytest.raises(
             ChildDiedError, match="given up: children ended 2 times with it, last: its process"
         ) as caught:
-            poisoned.result(timeout=50)
+            poisoned.result(timeout=100)
         assert caught.value.device == "sim:0"
         assert caught.value.step == 2
-        assert bits(future.result(timeout=50)) == want
+        assert bits(future.result(timeout=100)) == want
         both.step()
         assert both.recovery()["given_up_steps"] == 1

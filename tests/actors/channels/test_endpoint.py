@@ -21,7 +21,7 @@ from hetero.errors import TransportError
 from tests.actors.channels.nets import LOCAL
 from tests.actors.channels.test_blocks import killed, started
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(180)
 
 PEER = """
 import pickle, sys, time

@@ -29,7 +29,7 @@ from hetero.errors import (
 from hetero.planner.plan import CALLER
 from tests.actors.channels.nets import LOCAL, Net, connect
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(180)
 
 MIB = 1 << 20
 

@@ -21,7 +21,7 @@ from hetero.executor import HeterogeneousExecutor
 from hetero.options import RuntimeOptions
 from tests.actors.test_pool import CHAIN, COUNTER, FOREVER, HEAD, ONCE, SPLIT, TWO, gone, pids, pool, until
 
-pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("local_ray"), pytest.mark.timeout(90)]
+pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("local_ray"), pytest.mark.timeout(180)]
 
 THREE: list[Any] = [
     ("sim:0", {"except_ops": ["Softmax", "Neg", "Add"]}),
