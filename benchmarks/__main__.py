@@ -9,7 +9,7 @@ from functools import partial
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import corpus, decoder, elementwise, inline, planning, roads
+from benchmarks import actors, corpus, decoder, elementwise, faults, inline, planning, roads
 from benchmarks.measure import Pair
 from hetero import RuntimeOptions
 from tests.models.decoder import Form
@@ -104,6 +104,18 @@ def main() -> None:
         ),
         growth_row,
         lambda: pair_row("two actors, 4 MB activations", "the same on bare Ray", "<= 1.15", roads.two_actors),
+        lambda: pair_row(
+            "two actors, 1 KB over channels",
+            "the same on bare Ray",
+            "<= 0.2",
+            partial(roads.two_actors, 1 << 10, transport="channels"),
+        ),
+        lambda: pair_row(
+            "two actors, 1 MB over channels",
+            "the same on bare Ray",
+            "<= 0.3",
+            partial(roads.two_actors, 1 << 20, transport="channels"),
+        ),
         *(
             partial(
                 pair_row,
@@ -120,6 +132,8 @@ def main() -> None:
         with console.status("measuring"):
             table.add_row(*row())
     console.print(table)
+    for each in (actors, faults):
+        each.main()
     with console.status("measuring the real models"):
         models = list(corpus.timings())
     console.print(f"real models, 1 thread; goal: all of them in <= {CORPUS_GOAL} times onnxruntime's time")
