@@ -11,7 +11,10 @@ from hypothesis import settings
 from hetero.kernels import load_all
 
 # How long an example takes is the machine's affair: the first one may load compiled code, and others share the cores.
-settings.register_profile("hetero", deadline=None)
+# Each run tries the same examples, so that a change is what makes a difference; HETERO_EXPLORE=1 tries others.
+settings.register_profile(
+    "hetero", deadline=None, derandomize=not os.environ.get("HETERO_EXPLORE"), database=None
+)
 settings.load_profile("hetero")
 
 

@@ -61,9 +61,9 @@ def holds(program: Program) -> bool:
         if control_fault(row, types) is not None:  # which has tests of its own
             return False
     ranks = {p.name: p.type.shape for p in program.inputs if isinstance(p.type, TensorType)}
+    most = {name: 99 if shape is None else len(shape) for name, shape in ranks.items()}
     return all(
-        g.input in ranks and 0 <= g.axis < len(ranks[g.input] or range(99)) and g.dim not in ("", -1)
-        for g in program.guards
+        g.input in most and 0 <= g.axis < most[g.input] and g.dim not in ("", -1) for g in program.guards
     )
 
 
