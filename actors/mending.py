@@ -195,7 +195,7 @@ class Mending:
 
     def cut_off(self, device: str | None, cause: str) -> None:
         """The channels have broken at this child, as far as can be told: it is dead, or nobody can reach it."""
-        self._clear_roads()
+        self._held.roads.pause()
         for member in self.members():
             if member.device == device and member.end is not None and self._current(member):
                 with suppress(Exception):
@@ -344,6 +344,7 @@ class Mending:
 
     # -- replaying -----------------------------------------------------------------------------------------------
     def _restore(self) -> None:
+        self._held.roads.pause()  # what children compute for channels ends before they are told anything more
         journal = self._journal
         for child, member in self._held.members.items():
             if child in journal.base:
@@ -351,13 +352,8 @@ class Mending:
             elif child in journal.beginning:
                 self._bind(member, journal.beginning[child])
 
-    def _clear_roads(self) -> None:
-        """From here on steps go over objects. What children compute for channels ends before anything that they are
-        told after this."""
-        self._held.roads.pause()
-
     def _replay(self, open_steps: Sequence[int]) -> None:
-        self._clear_roads()
+        self._held.roads.pause()
         journal = self._journal
         for step in open_steps:
             journal.record(step).flight = None

@@ -207,8 +207,8 @@ class RayChildren(Children):
             raise TransportError(f"the plan has no child {child}", step=step)
         sends = tuple(RayParcel(step, None) for _ in range(n_sends))
         on_device = None if binding is None else binding.on_device
-        call = Call(child, partition, graph_slot, tuple(parcels), sends, on_device=on_device)
-        call.banked = self._elements.senders.get(partition, ())
+        banked = self._elements.senders.get(partition, ())
+        call = Call(child, partition, graph_slot, tuple(parcels), sends, on_device=on_device, banked=banked)
         issue(member, step, call)
         self._journal.record(step).calls.append(call)
         return sends
@@ -234,7 +234,9 @@ class RayChildren(Children):
                 self._options.step_timeout_s or None,
             )
         except ChildDiedError as error:
-            self._mend_channel(error)
+            if not self._options.recover:
+                raise self._confirmed(error) from error
+            self._mending.cut_off(error.device, error.message)
             return None
         if flight is None:
             return None
@@ -257,12 +259,12 @@ class RayChildren(Children):
                 self._mending.check(step)
                 epoch = self._mending.epoch
                 flight: ChannelFlight | None = self._journal.record(step).flight
-                refs = {} if flight is not None else self._awaited(step, parcels)
+                awaited = {} if flight is not None else self._awaited(step, parcels)
             try:
                 if flight is not None:
                     came = flight.get(timeout_s)
                 else:
-                    wires = ray.get(list(refs.values()), timeout=timeout_s)
+                    wires = ray.get(list(awaited.values()), timeout=timeout_s)
             except (rex.RayError, HeteroError) as error:
                 self._mend(step, epoch, error, flight)
                 continue
@@ -272,11 +274,11 @@ class RayChildren(Children):
         if flight is not None:
             return came
         self._held.roads.succeeded()
-        found = dict(zip(refs, wires, strict=True))
+        found = dict(zip(awaited, wires, strict=True))
         del wires
         out = []
         for k, parcel in enumerate(parcels):  # each leaves the store as soon as it is copied
-            refs.pop(k, None)
+            awaited.pop(k, None)
             content = found.pop(k) if k in found else parcel.content
             out.append(unpack(content, own=True, bank=parcel.bank))
         self._elements.lent(out)
@@ -285,45 +287,36 @@ class RayChildren(Children):
     def _awaited(self, step: int, parcels: Sequence[ParcelRef]) -> dict[int, Any]:
         """The references to wait for, by index in `parcels`; below 0 those of calls from which nothing comes back, but
         a step is only good when they have ended well."""
-        refs = {k: p.content for k, p in enumerate(parcels) if isinstance(p.content, ray.ObjectRef)}
+        arriving = {k: p.content for k, p in enumerate(parcels) if isinstance(p.content, ray.ObjectRef)}
         silent = [call.done for call in self._journal.record(step).calls if not call.sends]
-        return {**refs, **{-1 - k: ref for k, ref in enumerate(silent)}}
+        return {**arriving, **{-1 - k: ref for k, ref in enumerate(silent)}}
 
     def _mend(
         self, step: int, epoch: int, error: rex.RayError | HeteroError, flight: ChannelFlight | None = None
     ) -> None:
         """Have the step go on after `error`, or raise it as the caller's."""
-        late = isinstance(error, rex.GetTimeoutError | StepTimeoutError)
-        if isinstance(error, HeteroError):
-            mends = late or (flight is not None and flight.broken)
-        else:
-            mends = late or is_death(error)
-        if not mends:
-            raise error if isinstance(error, HeteroError) else self._failure(error)
-        if not self._options.recover:
-            if isinstance(error, ChildDiedError):
-                raise self._confirmed(error)
-            raise error if isinstance(error, HeteroError) else self._failure(error)
+        theirs = isinstance(error, rex.RayError)  # then it may be of a class of ours as well
+        late = isinstance(error, rex.GetTimeoutError if theirs else StepTimeoutError)
+        lost = is_death(error) if theirs else flight is not None and flight.broken
+        if not (late or lost) or not self._options.recover:
+            if isinstance(error, rex.RayError):
+                raise self._failure(error)
+            raise self._confirmed(error) if lost else error
         with self._mending.lock:
             self._check(open_only=True)
             if self._mending.epoch != epoch:
                 return  # it is of a child, or of a launch, that is no more
             if late:
                 self._mending.passed_deadline(step)
-            elif isinstance(error, HeteroError):
-                self._mend_channel(error)
-            else:
+            elif isinstance(error, rex.RayError):
                 self._mending.died(error)
+            else:
+                self._mending.cut_off(error.device, error.message)
 
-    def _mend_channel(self, error: HeteroError) -> None:
-        """A channel has broken: bring back the child at its other end. Raises: `error`, without recovery."""
-        if not self._options.recover:
-            raise self._confirmed(error) if isinstance(error, ChildDiedError) else error
-        with self._mending.lock:
-            self._mending.cut_off(error.device, error.message)
-
-    def _confirmed(self, error: ChildDiedError) -> Exception:
-        """A channel was lost: the error with what Ray knows of it, once the child is known to have ended."""
+    def _confirmed(self, error: HeteroError) -> Exception:
+        """The error; of a child that was lost with its channel, what Ray knows, once it is known to have ended."""
+        if not isinstance(error, ChildDiedError):
+            return error
         for member in self._held.members.values():
             if member.device == error.device and member.end is not None:
                 try:

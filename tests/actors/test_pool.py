@@ -149,6 +149,16 @@ def test_an_error_of_a_child_keeps_its_class_attributes_and_traceback(chain: Het
     assert all(c["resident_steps"] == 0 for c in chain.stats()["children"].values())
 
 
+def test_an_error_that_crosses_no_other_child_is_the_same() -> None:
+    text = HEAD + "g (float[n] x, int64[k] i) => (float[k] y) { y = Gather(x, i) }"
+    with executor(text, ["cpu"], transport="objects") as ex:
+        with pytest.raises(KernelError) as caught:
+            ex.run({"x": np.ones(1, np.float32), "i": np.array([4])})
+        assert type(caught.value) is KernelError
+        assert (caught.value.op, caught.value.device, caught.value.step) == ("Gather", "cpu", 1)
+        assert "in run" in str(caught.value.__cause__), "the traceback over there"
+
+
 def test_a_failure_that_sends_nothing_still_fails_the_step() -> None:
     """z is lost on cpu:0 before it is needed there again; the step's later partition reports the first error."""
     text = HEAD + (
