@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,7 +9,7 @@ import numpy as np
 from hetero.device_buffer import DeviceBuffer
 from hetero.errors import InputError
 from hetero.planner.plan import CALLER, Plan
-from hetero.program.program import Port
+from hetero.program.program import has_port
 from hetero.runtime.pins import Binding, OnDevice
 from hetero.types import HostArray, TensorType, numpy_dtype
 
@@ -44,7 +43,7 @@ class IOBinding:
             raise InputError(f"no input {name!r}; the model's are {list(self._inputs)}", operand=name)
         self._sources.pop(name, None)
         if isinstance(value, DeviceBuffer):
-            readers = {p.child for p in self._partitions if _has(p.program.inputs, name)}
+            readers = {p.child for p in self._partitions if has_port(p.program.inputs, name)}
             self._check_device("input", name, self._inputs[name], value, readers)
             self._sources[name] = value
             value = np.broadcast_to(
@@ -62,7 +61,7 @@ class IOBinding:
         if name not in self._outputs:
             raise InputError(f"no output {name!r}; the model's are {list(self._outputs)}", operand=name)
         if isinstance(buffer, DeviceBuffer):
-            makers = {p.child for p in self._partitions if _has(p.program.outputs, name)}
+            makers = {p.child for p in self._partitions if has_port(p.program.outputs, name)}
             self._check_device("output", name, self._outputs[name], buffer, makers)
             self._targets.pop(name, None)
             self._device_targets[name] = buffer
@@ -160,10 +159,6 @@ class IOBinding:
         part = buffer[(*map(slice, array.shape),)] if larger else buffer
         np.copyto(part, array)
         return part
-
-
-def _has(ports: Sequence[Port], name: str) -> bool:
-    return any(p.name == name for p in ports)
 
 
 def _check_type(kind: str, name: str, type_: Any, buffer: HostArray | DeviceBuffer) -> None:

@@ -3,7 +3,7 @@ are."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from hetero.errors import InputError, StateError
 from hetero.planner.plan import CALLER, Plan
-from hetero.program.program import Port
+from hetero.program.program import Port, has_port
 from hetero.runtime.children import Children
 from hetero.runtime.state import Resident, StateChange, StateSpec
 from hetero.types import HostArray, TensorSpec, TensorType, numpy_dtype
@@ -245,15 +245,15 @@ class BoundState:
         mismatch = old != new or len(dims) != len(made) or len(differing) > 1
         if old is None or mismatch or (grows and not isinstance(dims[differing[0]], str)):
             raise StateError(f"{out.name} ({types[1]}) cannot be the next {types[0]}", operand=port.name)
-        readers = {p.child for p in self._partitions if _has(p.program.inputs, port.name)}
-        makers = {p.child for p in self._partitions if _has(p.program.outputs, out.name)}
+        readers = {p.child for p in self._partitions if has_port(p.program.inputs, port.name)}
+        makers = {p.child for p in self._partitions if has_port(p.program.outputs, out.name)}
         home = next(iter(readers)) if len(readers) == 1 and readers == makers else None
         axis = differing[0] if grows else None
         return _Pair(out.name, numpy_dtype(old), dims, axis, home, grows and self._is_fixed(out.name))
 
     def _is_fixed(self, made: str) -> bool:
         """Whether the output comes from an operator that keeps its past in a buffer of fixed size."""
-        maker = next((p for p in self._partitions if _has(p.program.outputs, made)), None)
+        maker = next((p for p in self._partitions if has_port(p.program.outputs, made)), None)
         if maker is None or self._capacity is None:
             return False
         slot = next(p.slot for p in maker.program.outputs if p.name == made)
@@ -273,10 +273,6 @@ class BoundState:
                         d: n for d, n in zip(port.type.shape, shape, strict=True) if isinstance(d, str)
                     }
         return symbols
-
-
-def _has(ports: Sequence[Port], name: str) -> bool:
-    return any(p.name == name for p in ports)
 
 
 def _text(pair: _Pair) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from typing import Any
 
 import numpy as np
@@ -23,14 +24,20 @@ class DeviceBuffer:
     """
 
     def __init__(
-        self, children: Children, child: int, device: str, dtype: npt.DTypeLike, shape: tuple[int, ...]
+        self, children: Children, child: int, device: str, dtype: np.dtype[Any], ref: BufferRef
     ) -> None:
-        self._children = children
-        self.child = child
-        self.device = device
-        self.dtype = np.dtype(dtype)
-        self.ref = BufferRef(next(_ids), shape)
-        children.change_buffer(child, BufferChange(self.ref, TensorSpec(self.dtype, shape)))
+        """The handle alone: `made` has the memory taken."""
+        self._children, self.child, self.device = children, child, device
+        self.dtype, self.ref = dtype, ref
+
+    @classmethod
+    def made(
+        cls, children: Children, child: int, device: str, dtype: npt.DTypeLike, shape: tuple[int, ...]
+    ) -> DeviceBuffer:
+        """A new one. Raises: MemoryLimitError."""
+        spec, ref = TensorSpec(np.dtype(dtype), shape), BufferRef(next(_ids), shape)
+        children.change_buffer(child, BufferChange(ref, spec))
+        return cls(children, child, device, spec.dtype, ref)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -40,7 +47,7 @@ class DeviceBuffer:
     @property
     def nbytes(self) -> int:
         """Its bytes."""
-        return self.dtype.itemsize * int(np.prod(self.shape, dtype=np.int64))
+        return self.dtype.itemsize * math.prod(self.shape)
 
     def front(self, *shape: int) -> DeviceBuffer:
         """Elements [0, shape[k]) along each axis k, of the same memory: a logical prefix of a larger fixed buffer.
@@ -52,10 +59,9 @@ class DeviceBuffer:
         )
         if not fits:
             raise InputError(f"{list(shape)} is not within the buffer's {list(self.shape)}")
-        part = object.__new__(DeviceBuffer)
-        part._children, part.child, part.device = self._children, self.child, self.device
-        part.dtype, part.ref = self.dtype, BufferRef(self.ref.id, tuple(shape))
-        return part
+        return DeviceBuffer(
+            self._children, self.child, self.device, self.dtype, BufferRef(self.ref.id, tuple(shape))
+        )
 
     def write(self, value: npt.ArrayLike) -> None:
         """Become `value`, of this dtype and shape. Raises: InputError for another."""

@@ -222,8 +222,6 @@ class HeterogeneousExecutor:
         try:
             if values is None:
                 return self._stateful(feeds, names, graph_slot, binding)
-            if binding is not None and binding.on_device is not None:
-                values.update(binding.on_device.inputs)
             return self._step(next(self._steps), values, names, graph_slot, binding)
         finally:
             self._slots.put(None)
@@ -300,8 +298,6 @@ class HeterogeneousExecutor:
         with self._turns:
             values = self._feeds.check(self._state.feeds(feeds))
             self._state.resident(values)
-            if binding is not None and binding.on_device is not None:
-                values.update(binding.on_device.inputs)
             wanted = [*names, *self._state.outputs]
             outputs = self._step(next(self._steps), values, wanted, graph_slot, binding)
             self._state.took(outputs)
@@ -315,6 +311,8 @@ class HeterogeneousExecutor:
         graph_slot: str,
         binding: Binding | None = None,
     ) -> dict[str, Any]:
+        if binding is not None and binding.on_device is not None:
+            values.update(binding.on_device.inputs)
         routes = self._routes if not self._classes else self._fitting(values)
         try:
             if self._inline and routes.only is not None:
@@ -416,7 +414,7 @@ class HeterogeneousExecutor:
         if provider not in children:
             raise InputError(f"no child {provider!r}; there are {sorted(children)}", operand=provider)
         extents = tuple(operator.index(n) for n in shape)
-        return DeviceBuffer(self._children, children[provider], provider, dtype, extents)
+        return DeviceBuffer.made(self._children, children[provider], provider, dtype, extents)
 
     def run_with_binding(self, binding: IOBinding, graph_slot: str = "primary") -> dict[str, Any]:
         """Run one step on the bound buffers; returns the bound outputs, as views of what was filled of the buffers.

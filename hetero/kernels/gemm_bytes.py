@@ -6,12 +6,10 @@ With a' = a + 128 (or a) unsigned, b' = b - 128 (or b) signed and zero points mo
 
 from __future__ import annotations
 
-import math
 from functools import partial
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from hetero.kernels.base import Call
 from hetero.kernels.derived import Keeper
@@ -27,7 +25,7 @@ from hetero.kernels.jit_byte_tiles import (
     byte_tile_of_6,
     fast_bytes,
 )
-from hetero.kernels.jit_tiles import ROWS, columns
+from hetero.kernels.jit_tiles import ROWS, columns, lined_up
 from hetero.kernels.row_loops import address
 from hetero.kernels.widen import is_constant
 from hetero.types import Array
@@ -79,14 +77,6 @@ def byte_product(words: Array) -> None:
             else:
                 byte_tile_of_1(x, a_step, b, y, out_step, quads, start, width)
                 i += 1
-
-
-def lined_up(shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:
-    """An array of zeros that begins at a multiple of 64 bytes."""
-    size = math.prod(shape) * np.dtype(dtype).itemsize
-    memory = np.zeros(size + 64, np.uint8)
-    start = -memory.ctypes.data % 64
-    return memory[start : start + size].view(dtype).reshape(shape)
 
 
 def panel_shape(k: int, n: int) -> tuple[int, int, int, int]:
@@ -173,9 +163,8 @@ def _begin(
 ) -> None:
     """start = -za' Σ b' + K za' zb', modulo 2³²."""
     given = 0 if a_zero is None else a_zero.reshape(-1)[0]
-    zero = shift + (
-        int(given) if given == given else 0
-    )  # the zero point of a range with NaN is NaN, as the result is
+    # The zero point of a range with NaN is NaN, as the result is.
+    zero = shift + (int(given) if given == given else 0)
     np.multiply(sums, -zero, out=start, dtype=np.int64, casting="unsafe")
     if right is not None:
         np.add(start[: len(right)], right * (depth * zero), out=start[: len(right)], casting="unsafe")

@@ -15,7 +15,7 @@ from hetero.kernels.fused import in_turn
 from hetero.kernels.gemm import as_rows, bind_matmul
 from hetero.kernels.jit import PARALLEL_ELEMENTS, enabled, jit, prange
 from hetero.kernels.jit_lanes import rows_at
-from hetero.kernels.jit_tiles import ROWS, columns, tile_of_1, tile_of_2, tile_of_4, tile_of_6
+from hetero.kernels.jit_tiles import ROWS, columns, lined_up, tile_of_1, tile_of_2, tile_of_4, tile_of_6
 from hetero.kernels.row_loops import address, aligned, calls_then
 from hetero.kernels.widen import is_constant
 from hetero.types import Array
@@ -84,22 +84,18 @@ def packed(b: Array) -> Array:
     """The matrix `b` (k, n) in panels: panel p has columns [p c, (p + 1) c) of each row in turn, c = `columns()`, and
     zeros beyond n. Float32 of shape (panels, k, c), each row at a multiple of 64 bytes."""
     (k, n), c = b.shape, columns()
-    panels = -(-n // c)
-    memory = np.empty(panels * k * c + 16, np.float32)
-    start = -memory.ctypes.data % 64 // 4
-    out = memory[start : start + panels * k * c].reshape(panels, k, c)
+    out = lined_up((-(-n // c), k, c), np.float32)
     pack_into(b, out)
     return out
 
 
 def pack_into(b: Array, out: Array) -> None:
-    """Fill `out` as `packed` does."""
+    """Fill `out`, which has zeros beyond n, as `packed` does."""
     n, c = b.shape[1], out.shape[2]
     whole = n // c
     out[:whole] = b[:, : whole * c].reshape(-1, whole, c).transpose(1, 0, 2)
     if n % c:
         out[whole, :, : n % c] = b[:, whole * c :]
-        out[whole, :, n % c :] = 0
 
 
 def is_packed(xp: Any, a: tuple[int, ...], b: tuple[int, ...], dtype: np.dtype[Any]) -> bool:

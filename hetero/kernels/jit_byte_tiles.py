@@ -21,10 +21,6 @@ def fast_bytes() -> bool:
     return machine_has("avx512vnni")
 
 
-def _compiled(rows: int) -> Callable[[Any], Any]:
-    return lambda numba: tile_intrinsic(numba, _ByteTile, rows)
-
-
 def byte_tile(
     rows: int, a: int, a_step: int, panel: int, out: int, out_step: int, depth: int, start: int, width: int
 ) -> None:
@@ -36,42 +32,21 @@ def byte_tile(
     rows_at(out, out_step, rows, width).view(np.int32)[:] = found[:, :width].astype(np.int32)
 
 
-@native(_compiled(6))
-def byte_tile_of_6(
-    a: int, a_step: int, panel: int, out: int, out_step: int, depth: int, start: int, width: int
-) -> Any:
-    """out = start + a panel: six rows of `depth` times four uint8 that lie `a_step` bytes apart, with the first `width`
-    columns of a panel of int8, which holds four bytes of each of its `columns()` in turn; `start` has an int32 for
-    each column; into rows of int32 `out_step` bytes apart."""
-    byte_tile(6, a, a_step, panel, out, out_step, depth, start, width)
-    return 0
+def _byte_tile_of(rows: int) -> Callable[..., Any]:
+    @native(lambda numba: tile_intrinsic(numba, _ByteTile, rows))
+    def tile(
+        a: int, a_step: int, panel: int, out: int, out_step: int, depth: int, start: int, width: int
+    ) -> Any:
+        byte_tile(rows, a, a_step, panel, out, out_step, depth, start, width)
+        return 0
+
+    return tile
 
 
-@native(_compiled(4))
-def byte_tile_of_4(
-    a: int, a_step: int, panel: int, out: int, out_step: int, depth: int, start: int, width: int
-) -> Any:
-    """As `byte_tile_of_6`, four rows."""
-    byte_tile(4, a, a_step, panel, out, out_step, depth, start, width)
-    return 0
-
-
-@native(_compiled(2))
-def byte_tile_of_2(
-    a: int, a_step: int, panel: int, out: int, out_step: int, depth: int, start: int, width: int
-) -> Any:
-    """As `byte_tile_of_6`, two rows."""
-    byte_tile(2, a, a_step, panel, out, out_step, depth, start, width)
-    return 0
-
-
-@native(_compiled(1))
-def byte_tile_of_1(
-    a: int, a_step: int, panel: int, out: int, out_step: int, depth: int, start: int, width: int
-) -> Any:
-    """As `byte_tile_of_6`, one row."""
-    byte_tile(1, a, a_step, panel, out, out_step, depth, start, width)
-    return 0
+byte_tile_of_6, byte_tile_of_4, byte_tile_of_2, byte_tile_of_1 = map(_byte_tile_of, (6, 4, 2, 1))
+"""(a, a_step, panel, out, out_step, depth, start, width): out = start + a panel; so many rows of `depth` times four
+uint8 that lie `a_step` bytes apart, with the first `width` columns of a panel of int8, which holds four bytes of each
+of its `columns()` in turn; `start` has an int32 for each column; into rows of int32 `out_step` bytes apart."""
 
 
 class _ByteTile(Tile):

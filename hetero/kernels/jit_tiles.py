@@ -4,12 +4,17 @@ of loops. Each element is one sum in the order of the depth, so its bits hang on
 from __future__ import annotations
 
 import importlib
+import math
 from collections.abc import Callable
 from functools import cache
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from hetero.kernels.jit import native
 from hetero.kernels.jit_lanes import LANES, Writer, rows_at
+from hetero.types import Array
 
 ROWS = 6
 """Of the tallest tile."""
@@ -38,49 +43,31 @@ def columns() -> int:
     return LANES * vectors()
 
 
-def _compiled(rows: int) -> Callable[[Any], Any]:
-    return lambda numba: tile_intrinsic(numba, Tile, rows)
+def lined_up(shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:
+    """An array of zeros that begins at a multiple of 64 bytes, as panels do."""
+    size = math.prod(shape) * np.dtype(dtype).itemsize
+    memory = np.zeros(size + 64, np.uint8)
+    start = -memory.ctypes.data % 64
+    return memory[start : start + size].view(dtype).reshape(shape)
 
 
-def _tile(rows: int, words: tuple[int, ...]) -> Any:
-    a, a_step, panel, out, out_step, depth, adds, width = words
-    target = rows_at(out, out_step, rows, width)
-    found = rows_at(a, a_step, rows, depth) @ rows_at(panel, 4 * columns(), depth, columns())[:, :width]
-    target[:] = target + found if adds else found
-    return 0
+def _tile_of(rows: int) -> Callable[..., Any]:
+    @native(lambda numba: tile_intrinsic(numba, Tile, rows))
+    def tile(
+        a: int, a_step: int, panel: int, out: int, out_step: int, depth: int, adds: int, width: int
+    ) -> Any:
+        target = rows_at(out, out_step, rows, width)
+        found = rows_at(a, a_step, rows, depth) @ rows_at(panel, 4 * columns(), depth, columns())[:, :width]
+        target[:] = target + found if adds else found
+        return 0
+
+    return tile
 
 
-@native(_compiled(6))
-def tile_of_6(
-    a: int, a_step: int, panel: int, out: int, out_step: int, depth: int, adds: int, width: int
-) -> Any:
-    """out = a panel (out += a panel, where `adds`): six rows of `depth` float32 that lie `a_step` bytes apart, with
-    the first `width` columns of a panel, which holds `columns()` for each row; into rows `out_step` bytes apart."""
-    return _tile(6, (a, a_step, panel, out, out_step, depth, adds, width))
-
-
-@native(_compiled(4))
-def tile_of_4(
-    a: int, a_step: int, panel: int, out: int, out_step: int, depth: int, adds: int, width: int
-) -> Any:
-    """As `tile_of_6`, four rows."""
-    return _tile(4, (a, a_step, panel, out, out_step, depth, adds, width))
-
-
-@native(_compiled(2))
-def tile_of_2(
-    a: int, a_step: int, panel: int, out: int, out_step: int, depth: int, adds: int, width: int
-) -> Any:
-    """As `tile_of_6`, two rows."""
-    return _tile(2, (a, a_step, panel, out, out_step, depth, adds, width))
-
-
-@native(_compiled(1))
-def tile_of_1(
-    a: int, a_step: int, panel: int, out: int, out_step: int, depth: int, adds: int, width: int
-) -> Any:
-    """As `tile_of_6`, one row."""
-    return _tile(1, (a, a_step, panel, out, out_step, depth, adds, width))
+tile_of_6, tile_of_4, tile_of_2, tile_of_1 = map(_tile_of, (6, 4, 2, 1))
+"""(a, a_step, panel, out, out_step, depth, adds, width): out = a panel, or out += a panel where `adds`; so many rows of
+`depth` float32 that lie `a_step` bytes apart, with the first `width` columns of a panel, which holds `columns()` for
+each row; into rows `out_step` bytes apart. Addresses and int64, for jitted functions."""
 
 
 class Tile:

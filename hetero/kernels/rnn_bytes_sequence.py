@@ -11,9 +11,10 @@ import numpy as np
 from hetero.kernels.base import Call
 from hetero.kernels.derived import Keeper
 from hetero.kernels.fused import in_turn
-from hetero.kernels.gemm_bytes import lined_up, pack_bytes, panel_shape, sum_columns
+from hetero.kernels.gemm_bytes import pack_bytes, panel_shape, sum_columns
 from hetero.kernels.jit import jit
 from hetero.kernels.jit_byte_tiles import QUAD, byte_tile_of_1
+from hetero.kernels.jit_tiles import lined_up
 from hetero.kernels.polynomials import sigmoid32, tanh32
 from hetero.kernels.quantized import rounded_product
 from hetero.kernels.rnn_cells import lstm_gates

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -55,6 +55,11 @@ class Port:
     name: str
     slot: int
     type: ValueType | None
+
+
+def has_port(ports: Iterable[Port], name: str) -> bool:
+    """Whether one of these has the name."""
+    return any(p.name == name for p in ports)
 
 
 @dataclass(frozen=True, slots=True)

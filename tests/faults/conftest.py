@@ -7,19 +7,10 @@ from collections.abc import Iterator
 import pytest
 
 from actors import chaos
-from actors.cluster import RayLease, ensure_ray
-
-STORE_BYTES = 128 << 20
+from tests.actors.conftest import local_ray as local_ray
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _chaos() -> Iterator[None]:
     with chaos.enabled():
         yield
-
-
-@pytest.fixture(scope="package")
-def local_ray() -> Iterator[RayLease]:
-    lease = ensure_ray(store_bytes=STORE_BYTES)
-    yield lease
-    lease.release()
