@@ -13,7 +13,7 @@ from hetero.errors import InputError, StateError
 from hetero.planner.plan import CALLER, Plan
 from hetero.program.program import Port, has_port
 from hetero.runtime.children import Children
-from hetero.runtime.state import Resident, StateChange, StateSpec
+from hetero.runtime.state import StateChange, StateSpec
 from hetero.types import HostArray, TensorSpec, TensorType, numpy_dtype
 
 FIRST_CAPACITY = 256
@@ -82,7 +82,7 @@ class BoundState:
 
     # -- steps ---------------------------------------------------------------------------------------------------
     def feeds(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
-        """`feeds` with an array for each state, of its present shape, which only stands for it where it is resident.
+        """`feeds` and the states that are carried from step to step; the others are `resident`.
 
         Raises: InputError for a feed that is bound; StateError where an extent that the states share (a batch size) is
         another one than that of the values that they hold.
@@ -103,19 +103,11 @@ class BoundState:
             )
         if held is None or other:
             self._begin(symbols)
-        stand_ins = {
-            name: self._carried[name]
-            if name in self._carried
-            else np.broadcast_to(np.zeros((), pair.dtype), self._shapes[name])
-            for name, pair in self._pairs.items()
-        }
-        return {**feeds, **stand_ins}
+        return {**feeds, **self._carried}
 
-    def resident(self, values: dict[str, Any]) -> None:
-        """Put what stands for a state on its child in place of the checked stand-ins."""
-        for name, pair in self._pairs.items():
-            if pair.home is not None:
-                values[name] = Resident(self._shapes[name])
+    def resident(self) -> dict[str, tuple[int, ...]]:
+        """The shapes of the states that lie on their child, by input name."""
+        return {name: self._shapes[name] for name, pair in self._pairs.items() if pair.home is not None}
 
     def took(self, values: Mapping[str, Any]) -> None:
         """A step succeeded with these outputs."""

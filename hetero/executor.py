@@ -40,6 +40,7 @@ from hetero.routes import Only, Routes
 from hetero.runtime.children import Children, InlineChildren, ParcelRef
 from hetero.runtime.extensions import extension_operations
 from hetero.runtime.pins import Binding
+from hetero.runtime.state import Resident
 from hetero.shapes.obligations import Obligations, obligations_of
 from hetero.trace import Span, write_chrome_trace
 from hetero.types import TensorType
@@ -296,8 +297,10 @@ class HeterogeneousExecutor:
         """A step over bound state. They take turns, each on what the one before has left."""
         assert self._state is not None, "called with bound state only"
         with self._turns:
-            values = self._feeds.check(self._state.feeds(feeds))
-            self._state.resident(values)
+            fed = self._state.feeds(feeds)
+            resident = self._state.resident()
+            values = self._feeds.check(fed, resident)
+            values.update((name, Resident(shape)) for name, shape in resident.items())
             wanted = [*names, *self._state.outputs]
             outputs = self._step(next(self._steps), values, wanted, graph_slot, binding)
             self._state.took(outputs)

@@ -27,6 +27,8 @@ from hetero.types import (
     numpy_dtype,
 )
 
+_NONE: Mapping[str, tuple[int, ...]] = {}
+
 
 class Feeds:
     """Checks feeds for one model. Accepted: arrays of the declared dtype, of any strides, read-only, zero-size or 0-d;
@@ -48,19 +50,24 @@ class Feeds:
         self._guards = GuardChecker(guards_for(inputs))
         self._obligations = obligations
 
-    def check(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
+    def check(
+        self, feeds: Mapping[str, Any], resident: Mapping[str, tuple[int, ...]] = _NONE
+    ) -> dict[str, Any]:
         """The feeds as values (arrays are the caller's own where possible, not copies).
 
+        `resident`: inputs that are not fed, with their shapes; of these nothing else is checked.
         Raises: InputError naming the input, what was expected and what came; GuardError where two extents that share
         a symbol disagree, or a shape that follows from them contradicts an operator or what the model declares.
         """
         if not isinstance(feeds, Mapping):
             raise InputError(f"feeds must be a dict of input names to arrays, not {type(feeds).__name__}")
-        if feeds.keys() != self._inputs.keys():
-            self._names(feeds)
+        if (feeds.keys() | resident.keys() if resident else feeds.keys()) != self._inputs.keys():
+            self._names({**feeds, **resident})
         values: dict[str, Any] = {}
-        shapes = {}
+        shapes = dict(resident)
         for name, type_ in self._inputs.items():
+            if name in shapes:
+                continue
             value = feeds[name]
             usual = self._usual[name]
             if usual is None or value.__class__ is not np.ndarray or not _fits(usual, value):

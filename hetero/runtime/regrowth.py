@@ -143,7 +143,11 @@ class Regrowth(Builder):
         calls: dict[int, Call] = {}
         bound: list[_Made] = []
         for step in twins.steps:
-            made = None if step.sibling is None else self._again(step, bound[step.sibling])
+            made = None
+            if step.sibling is not None:
+                made = self._again(step, bound[step.sibling])
+            elif step.appends:
+                made = self._appended(step)
             if made is None:
                 kernel = None if step.kernel is None else bound[step.kernel].kernel
                 end = self._bound(step.record, step.run, kernel)
@@ -193,6 +197,24 @@ class Regrowth(Builder):
         if not step.steady:
             every[index] = Slot(Kind.OWNED, spec, index, False, output)
         return _Made([bare(provider.bind(kernel, inputs, [output], workspace))], kernel, model.strides)
+
+    def _appended(self, step: Step) -> _Made | None:
+        """Bind an instruction that writes as many rows behind those of its state as before; None where it may not."""
+        every, state = self.live.every, self.runner.appended[step.record.start]
+        past, new = (every[index] for index in step.reads)
+        if (
+            not past.state
+            or new.array is None
+            or new.volatile
+            or not self._changed.isdisjoint(step.reads[1:])
+        ):
+            return None
+        assert state.spec.axis is not None, "it was appended to"
+        stop = state.length + new.array.shape[state.spec.axis]
+        index, target, value = step.run[0].outputs[0], state.rows(state.length, stop), state.first(stop)
+        spec = TensorSpec(state.spec.spec.dtype, value.shape)
+        every[index] = Slot(Kind.OWNED, spec, index, False, value, state=True)
+        return _Made([self.provider.copy(new.array, target)], None, [])
 
     def _counts(self) -> dict[str, int]:
         """The counters of what is bound, which count each twin."""

@@ -1,12 +1,13 @@
-"""Shape arithmetic: the operators that models count extents with, on small integer vectors, without a kernel.
+"""Shape arithmetic: the operators that models count extents and mask positions with, on small arrays, without a kernel.
 
-Compiling a kernel, giving it memory and binding it takes several times as long as adding two integers. What is computed
-here is what the kernels would give, to the bit; anything unusual (other dtypes, more axes, an index out of range) is
-left to them, errors included.
+Compiling a kernel, giving it memory and binding it takes several times as long as adding two integers, or comparing
+some hundred. What is computed here is what the kernels would give, to the bit; anything unusual (other dtypes, an index
+out of range) is left to them, errors included.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -17,11 +18,15 @@ from hetero.program.operation import Operation
 from hetero.types import HostArray, Spec, TensorSpec
 
 MOST_ELEMENTS = 64
-"""Of an operand or a result. Beyond it a kernel costs little in comparison."""
+"""Of an operand or a result that is looked at one by one."""
+MOST_POSITIONS = 4096
+"""Of one that NumPy takes as a whole. Beyond it a kernel costs little in comparison."""
 _INT64: np.dtype[Any] = np.dtype(np.int64)
 _INT32: np.dtype[Any] = np.dtype(np.int32)
 _BOOL: np.dtype[Any] = np.dtype(np.bool_)
 _WHOLE = frozenset((_INT64, _INT32))
+_TRUTHS = frozenset((_BOOL,))
+_NOTHING = np.bool_(False)
 _CODES: dict[int, np.dtype[Any]] = {7: _INT64, 6: _INT32}
 """ONNX's numbers of the dtypes that Cast is computed for."""
 Values = Sequence[HostArray | None]
@@ -35,15 +40,15 @@ def evaluated(op: Operation, specs: Sequence[Spec], values: Values) -> HostArray
     of_specs = _OF_SPECS.get(op.op_type)
     if of_specs is not None:
         return of_specs(op, specs[0]) if isinstance(specs[0], TensorSpec) else None
-    evaluate = _OF_VALUES.get(op.op_type)
+    whole = _OF_ARRAYS.get(op.op_type)
+    evaluate = _OF_VECTORS.get(op.op_type) if whole is None else whole
     if evaluate is None or len(op.present_outputs) != 1:
         return None
+    most, axes = (MOST_ELEMENTS, 1) if whole is None else (MOST_POSITIONS, MOST_ELEMENTS)
     for value in values:
-        if value is not None and (
-            value.ndim > 1
-            or value.size > MOST_ELEMENTS
-            or (value.dtype not in _WHOLE and value.dtype != _BOOL)
-        ):
+        if value is None:
+            continue
+        if value.ndim > axes or value.size > most or (value.dtype not in _WHOLE and value.dtype != _BOOL):
             return None
     return evaluate(op, values)
 
@@ -61,9 +66,9 @@ def _size(op: Operation, spec: TensorSpec) -> HostArray:
     return np.array(spec.size, _INT64)
 
 
-# -- of values -----------------------------------------------------------------------------------------------------
+# -- of arrays -----------------------------------------------------------------------------------------------------
 def _binary(op: Operation, values: Values) -> HostArray | None:
-    pair = _pair(values)
+    pair = _pair(op, values, _WHOLE)
     if pair is None:
         return None
     a, b, shape = pair
@@ -72,9 +77,28 @@ def _binary(op: Operation, values: Values) -> HostArray | None:
     return out
 
 
+def _logical(op: Operation, values: Values) -> HostArray | None:
+    pair = _pair(op, values, _TRUTHS)
+    if pair is None:
+        return None
+    a, b, shape = pair
+    out = np.empty(shape, _BOOL)
+    _LOGICAL[op.op_type](a, b, out=out)
+    return out
+
+
+def _not(op: Operation, values: Values) -> HostArray | None:
+    data = values[0]
+    if data is None or data.dtype != _BOOL:
+        return None
+    out = np.empty(data.shape, _BOOL)
+    np.logical_not(data, out=out)
+    return out
+
+
 def _div(op: Operation, values: Values) -> HostArray | None:
     """Truncated towards zero; by 0, and the least integer by -1, are the kernel's."""
-    pair = _pair(values)
+    pair = _pair(op, values, _WHOLE)
     if pair is None or not np.all(pair[1] > 0):
         return None
     a, b, shape = pair
@@ -85,24 +109,26 @@ def _div(op: Operation, values: Values) -> HostArray | None:
     return out
 
 
-def _pair(values: Values) -> tuple[HostArray, HostArray, tuple[int, ...]] | None:
-    """Two operands of one integer dtype, and the shape that they broadcast to."""
-    if len(values) != 2:
+def _pair(
+    op: Operation, values: Values, dtypes: frozenset[np.dtype[Any]]
+) -> tuple[HostArray, HostArray, tuple[int, ...]] | None:
+    """Two operands of one of `dtypes`, and the shape that they broadcast to."""
+    if len(values) != 2 or op.attr("broadcast") is not None:  # early versions broadcast in a way of their own
         return None
     a, b = values
-    if a is None or b is None or a.dtype != b.dtype or a.dtype not in _WHOLE:
+    if a is None or b is None or a.dtype != b.dtype or a.dtype not in dtypes:
         return None
     shape = _common(a, b)
     return None if shape is None else (a, b, shape)
 
 
 def _common(*arrays: HostArray) -> tuple[int, ...] | None:
-    """The shape that scalars and vectors broadcast to."""
-    shapes = {x.shape for x in arrays}
-    long = {s for s in shapes if s not in ((), (1,))}
-    if len(long) > 1:
+    """The shape that they broadcast to; None where they do not, or it is too large."""
+    try:
+        common = np.broadcast(*arrays)
+    except ValueError:
         return None
-    return long.pop() if long else max(shapes, key=len)
+    return common.shape if common.size <= MOST_POSITIONS else None
 
 
 def _where(op: Operation, values: Values) -> HostArray | None:
@@ -116,6 +142,92 @@ def _where(op: Operation, values: Values) -> HostArray | None:
     return np.asarray(np.where(condition, a, b))
 
 
+def _expand(op: Operation, values: Values) -> HostArray | None:
+    if len(values) != 2:
+        return None
+    data, shape = values
+    if (
+        data is None
+        or shape is None
+        or shape.ndim != 1
+        or shape.size > MOST_ELEMENTS
+        or shape.dtype != _INT64
+    ):
+        return None
+    wanted = shape.tolist()
+    if any(extent < 0 for extent in wanted) or math.prod(wanted) > MOST_POSITIONS:
+        return None
+    common = _common(data, np.broadcast_to(_NOTHING, wanted))
+    return None if common is None else np.broadcast_to(data, common).copy()
+
+
+def _reshape(op: Operation, values: Values) -> HostArray | None:
+    """With at most one extent to be found, and none to be taken over."""
+    if len(values) != 2:
+        return None
+    data, shape = values
+    if data is None or shape is None or shape.ndim != 1 or shape.size > MOST_ELEMENTS or not data.size:
+        return None
+    wanted = shape.tolist()
+    if wanted.count(-1) > 1 or any(extent < 1 and extent != -1 for extent in wanted):
+        return None
+    known = math.prod(n for n in wanted if n != -1)
+    fits = data.size % known == 0 if -1 in wanted else data.size == known
+    return data.reshape(wanted) if fits else None
+
+
+def _unsqueeze(op: Operation, values: Values) -> HostArray | None:
+    data, axes = values[0], _axes(op, values)
+    if data is None or axes is None:
+        return None
+    rank = data.ndim + len(axes)
+    if any(not -rank <= a < rank for a in axes):
+        return None
+    new = {a % rank for a in axes}
+    if len(new) != len(axes):
+        return None
+    old = iter(data.shape)
+    return data.reshape([1 if k in new else next(old) for k in range(rank)])
+
+
+def _squeeze(op: Operation, values: Values) -> HostArray | None:
+    data = values[0]
+    if data is None:
+        return None
+    every = op.attr("axes") is None if op.version < 13 else len(values) < 2 or values[1] is None
+    if every:
+        return data.reshape([n for n in data.shape if n != 1])
+    axes, rank = _axes(op, values), data.ndim
+    if axes is None or any(not -rank <= a < rank or data.shape[a] != 1 for a in axes):
+        return None
+    gone = {a % rank for a in axes}
+    return data.reshape([n for k, n in enumerate(data.shape) if k not in gone])
+
+
+def _axes(op: Operation, values: Values) -> list[int] | None:
+    """`axes`, an attribute before version 13; None where it is none."""
+    if op.version < 13:
+        return list(op.attr("axes") or ())
+    axes = values[1] if len(values) > 1 else None
+    if axes is None or axes.dtype != _INT64 or axes.ndim != 1 or axes.size > MOST_ELEMENTS:
+        return None
+    return [int(a) for a in axes]
+
+
+def _range(op: Operation, values: Values) -> HostArray | None:
+    if len(values) != 3:
+        return None
+    bounds = [x.item() for x in values if x is not None and x.size == 1 and x.dtype == _INT64]
+    if len(bounds) != 3 or bounds[2] == 0:
+        return None
+    start, limit, delta = bounds
+    if abs(start) > 1 << 40 or abs(limit) > 1 << 40 or abs(delta) > 1 << 40:
+        return None
+    count = max(0, -((start - limit) // delta))
+    return np.arange(count, dtype=_INT64) * delta + start if count <= MOST_POSITIONS else None
+
+
+# -- of vectors ----------------------------------------------------------------------------------------------------
 def _gather(op: Operation, values: Values) -> HostArray | None:
     data, indices = values
     if data is None or indices is None or data.ndim != 1 or op.attr("axis", 0) not in (0, -1):
@@ -123,27 +235,6 @@ def _gather(op: Operation, values: Values) -> HostArray | None:
     if indices.dtype not in _WHOLE or any(not -data.size <= k < data.size for k in indices.flat):
         return None
     return np.asarray(data[indices])
-
-
-def _unsqueeze(op: Operation, values: Values) -> HostArray | None:
-    data = values[0]
-    return data.reshape(1) if data is not None and data.ndim == 0 and _axis_0(op, values) else None
-
-
-def _squeeze(op: Operation, values: Values) -> HostArray | None:
-    data = values[0]
-    if data is None or data.shape != (1,):
-        return None
-    every = op.attr("axes") is None if op.version < 13 else len(values) < 2 or values[1] is None
-    return data.reshape(()) if every or _axis_0(op, values) else None
-
-
-def _axis_0(op: Operation, values: Values) -> bool:
-    """Whether `axes` (an attribute before version 13) names the one axis that there is."""
-    if op.version < 13:
-        return tuple(op.attr("axes") or ()) in ((0,), (-1,))
-    axes = values[1] if len(values) > 1 else None
-    return axes is not None and axes.dtype == _INT64 and axes.shape == (1,) and int(axes[0]) in (0, -1)
 
 
 def _concat(op: Operation, values: Values) -> HostArray | None:
@@ -180,29 +271,18 @@ def _cast(op: Operation, values: Values) -> HostArray | None:
     return out
 
 
-def _range(op: Operation, values: Values) -> HostArray | None:
-    if len(values) != 3:
-        return None
-    bounds = [x.item() for x in values if x is not None and x.size == 1 and x.dtype == _INT64]
-    if len(bounds) != 3 or bounds[2] == 0:
-        return None
-    start, limit, delta = bounds
-    if abs(start) > 1 << 40 or abs(limit) > 1 << 40 or abs(delta) > 1 << 40:
-        return None
-    count = max(0, -((start - limit) // delta))
-    return np.arange(count, dtype=_INT64) * delta + start if count <= MOST_ELEMENTS else None
-
-
 _COMPARING = frozenset(("Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual"))
 _UFUNCS: dict[str, Any] = {
     "Add": np.add, "Sub": np.subtract, "Mul": np.multiply, "Max": np.maximum, "Min": np.minimum,
     "Equal": np.equal, "Less": np.less, "LessOrEqual": np.less_equal, "Greater": np.greater,
     "GreaterOrEqual": np.greater_equal,
 }  # fmt: skip
+_LOGICAL: dict[str, Any] = {"And": np.logical_and, "Or": np.logical_or, "Xor": np.logical_xor}
 _OF_SPECS: dict[str, Callable[[Operation, TensorSpec], HostArray]] = {"Shape": _shape, "Size": _size}
-_OF_VALUES: dict[str, Evaluate] = {
-    **dict.fromkeys(_UFUNCS, _binary), "Div": _div, "Where": _where, "Gather": _gather, "Unsqueeze": _unsqueeze,
-    "Squeeze": _squeeze, "Concat": _concat, "Slice": _slice, "Cast": _cast, "Range": _range,
+_OF_ARRAYS: dict[str, Evaluate] = {
+    **dict.fromkeys(_UFUNCS, _binary), **dict.fromkeys(_LOGICAL, _logical), "Not": _not, "Div": _div, "Where": _where,
+    "Expand": _expand, "Reshape": _reshape, "Unsqueeze": _unsqueeze, "Squeeze": _squeeze, "Range": _range,
 }  # fmt: skip
-OPERATORS = frozenset((*_OF_SPECS, *_OF_VALUES))
+_OF_VECTORS: dict[str, Evaluate] = {"Gather": _gather, "Concat": _concat, "Slice": _slice, "Cast": _cast}
+OPERATORS = frozenset((*_OF_SPECS, *_OF_ARRAYS, *_OF_VECTORS))
 """What is computed here, where it is small."""

@@ -34,7 +34,7 @@ class Step:
     grew, each with its twins'. `steady`: its results that stayed as they were, and must (and so do its twins').
     `kernel`: an earlier step with the same kernel. `sibling`: one that is also bound in the same way, where the
     operands' strides are the same. `reads`: a single instruction's operands that are given. `leads`: whether it is a
-    later step's sibling.
+    later step's sibling. `appends`: whether it writes behind the rows of a state.
     """
 
     record: Record
@@ -46,6 +46,7 @@ class Step:
     sibling: int | None
     reads: tuple[int, ...]
     leads: bool
+    appends: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +106,7 @@ def twins_of(
             None if sibling is None else siblings.get(sibling),
             () if one is None else tuple(s for s in one.inputs if s != NO_SLOT),
             sibling is not None and sibling not in siblings,
+            record.start in runner.appended and all(after[index].state for index in made),
         )
         for key, known in ((kernel, kernels), (sibling, siblings)):
             if key is not None:

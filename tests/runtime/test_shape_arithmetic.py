@@ -14,7 +14,7 @@ from onnx import TensorProto, helper
 from hetero.program.operation import Operation
 from hetero.providers.registry import resolve
 from hetero.runtime.operands import run_once
-from hetero.runtime.shape_arithmetic import MOST_ELEMENTS, OPERATORS, evaluated
+from hetero.runtime.shape_arithmetic import MOST_ELEMENTS, MOST_POSITIONS, OPERATORS, evaluated
 from hetero.types import TensorSpec
 from tests.runtime.harness import rig_of
 
@@ -30,7 +30,9 @@ def numbers(dtype: Any) -> st.SearchStrategy[int]:
 
 
 @st.composite
-def vectors(draw: Any, dtype: Any = None, shapes: Any = ((), (0,), (1,), (2,), (3,), (70,), (2, 2))) -> Any:
+def vectors(
+    draw: Any, dtype: Any = None, shapes: Any = ((), (0,), (1,), (2,), (3,), (70,), (2, 2), (2, 1, 3))
+) -> Any:
     dtype = draw(DTYPES) if dtype is None else dtype
     shape = draw(st.sampled_from(shapes))
     elements = st.booleans() if dtype is np.bool_ else numbers(dtype)
@@ -57,9 +59,19 @@ def cases(draw: Any) -> tuple[Operation, list[Any]]:
         case "Gather":
             values = [draw(vectors()), draw(vectors(np.int64, scalar))]
             attributes = {"axis": draw(axis)} if draw(st.booleans()) else {}
+        case "Not":
+            values, version = [draw(vectors(np.bool_))], 1
+        case "And" | "Or" | "Xor":
+            values, version = [draw(vectors(np.bool_)), draw(vectors(np.bool_))], 7
+        case "Expand":
+            target = draw(st.lists(st.sampled_from([1, 2, 3, 70]), max_size=3))
+            values = [draw(vectors(draw(st.sampled_from([np.int64, np.bool_])))), np.array(target, np.int64)]
+        case "Reshape":
+            target = draw(st.lists(st.sampled_from([-1, 0, 1, 2, 3, 6, 35]), max_size=3))
+            values, version = [draw(vectors()), np.array(target, np.int64)], 14
         case "Unsqueeze" | "Squeeze":
-            values = [draw(vectors(shapes=scalar))]
-            axes = draw(st.sampled_from([[0], [-1], [1], [0, 1]]))
+            values = [draw(vectors(shapes=(*scalar, (2, 1), (1, 2, 1))))]
+            axes = draw(st.sampled_from([[0], [-1], [1], [0, 1], [0, 2], [-1, 0], [0, 0]]))
             version = draw(st.sampled_from([11, 13]))
             if version == 13:
                 values.append(np.array(axes))
@@ -131,24 +143,30 @@ ORDINARY = {
     "Equal": ({}, [np.array([3, -1]), np.array([-1])]),
     "Less": ({}, [np.array(3), np.array(4)]),
     "LessOrEqual": ({}, [np.array(3), np.array(4)]),
-    "Greater": ({}, [np.array(3), np.array(4)]),
+    "Greater": ({}, [np.arange(600).reshape(600, 1), np.array([3, 4])]),
     "GreaterOrEqual": ({}, [np.array(3), np.array(4)]),
     "Where": ({}, [np.array([True, False]), np.array([1, 1]), np.array([5, 6])]),
     "Gather": ({"axis": 0}, [np.array([1, 2, 3]), np.array(-1)]),
-    "Unsqueeze": ({}, [np.array(5), np.array([0])]),
-    "Squeeze": ({}, [np.array([5]), np.array([0])]),
+    "Not": ({}, [np.array([[True], [False]])]),
+    "And": ({}, [np.array([[True], [False]]), np.array([True, False])]),
+    "Or": ({}, [np.array([[True], [False]]), np.array([True, False])]),
+    "Xor": ({}, [np.array([[True], [False]]), np.array([True, False])]),
+    "Expand": ({}, [np.array([[True], [False]]), np.array([1, 2, 600])]),
+    "Reshape": ({}, [np.arange(600), np.array([2, -1])]),
+    "Unsqueeze": ({}, [np.arange(600).reshape(2, 300), np.array([0, -1])]),
+    "Squeeze": ({}, [np.arange(600).reshape(1, 600), np.array([0])]),
     "Concat": ({"axis": 0}, [np.array([5]), np.array([6, 7])]),
     "Slice": ({}, [np.array([5, 6, 7]), np.array([-2]), np.array([1 << 40])]),
     "Cast": ({"to": 7}, [np.array([5], np.int32)]),
-    "Range": ({}, [np.array(3), np.array(9), np.array(2)]),
+    "Range": ({}, [np.array(3), np.array(2000), np.array(2)]),
 }
 
 
 @pytest.mark.parametrize("op_type", sorted(OPERATORS))
 def test_ordinary_shape_arithmetic_needs_no_kernel(op_type: str) -> None:
     attributes, values = ORDINARY[op_type]
-    version = {"Shape": 15, "Range": 11, "Where": 16, "LessOrEqual": 16, "GreaterOrEqual": 16}.get(
-        op_type, 13
+    version = {"Shape": 15, "Range": 11, "Where": 16, "LessOrEqual": 16, "GreaterOrEqual": 16, "Not": 1}.get(
+        op_type, 7 if op_type in ("And", "Or", "Xor") else 14 if op_type == "Reshape" else 13
     )
     version = 14 if op_type in ("Add", "Sub", "Mul", "Div") else version
     op = Operation("", op_type, version, attributes, (True,) * len(values), (True,), opset=21)
@@ -159,9 +177,13 @@ def test_ordinary_shape_arithmetic_needs_no_kernel(op_type: str) -> None:
 
 
 def test_large_values_and_other_domains_are_left_to_kernels() -> None:
-    many = np.zeros(MOST_ELEMENTS + 1, np.int64)
-    op = Operation("", "Add", 14, {}, (True, True), (True,), opset=21)
-    assert evaluated(op, [TensorSpec(many.dtype, many.shape)] * 2, [many, many]) is None
+    many, more = np.zeros(MOST_ELEMENTS + 1, np.int64), np.zeros(MOST_POSITIONS + 1, np.int64)
+    for op_type, values in (("Add", [more, more]), ("Add", [more, more[0]]), ("Gather", [many, many[:1]])):
+        op = Operation("", op_type, 14, {}, (True, True), (True,), opset=21)
+        assert evaluated(op, [TensorSpec(v.dtype, v.shape) for v in values], values) is None
+    wide = Operation("", "Add", 14, {}, (True, True), (True,), opset=21)
+    columns = [many[:, None], many]
+    assert evaluated(wide, [TensorSpec(v.dtype, v.shape) for v in columns], columns) is None
     other = Operation("com.example", "Add", 1, {}, (True, True), (True,), opset=1)
     one = np.array(1)
     assert evaluated(other, [TensorSpec(one.dtype, ())] * 2, [one, one]) is None
