@@ -28,6 +28,8 @@ class RuntimeOptions:
     """Let a kernel overwrite an input that dies with it."""
     fuse_elementwise: bool = True
     """Run neighbouring float32 elementwise instructions as one call, where the provider can."""
+    share_repeats: bool = True
+    """On the host, multiply by heads that a model repeats (Expand, Reshape) where they lie, not by copies of them."""
     reuse_buffers: bool = True
     """Share one buffer between values whose lives do not overlap."""
     release_dead: bool = True

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -63,7 +63,7 @@ def bind_few_rows(a: Array, b: Array, out: Array) -> Call:
         calls.append(partial(np.copyto, rows, turned))
         turned = rows
     batch = out.shape[:-2]
-    places = np.array([_places(x, batch) for x in (a, turned, out)], np.int64)
+    places = np.array([address(x) + _offsets(x.shape[:-2], x.strides[:-2], batch) for x in (a, turned, out)])
     words = np.array([*a.shape[-2:], out.shape[-1], turned.strides[-2]], np.int64)
     parallel = out.size * a.shape[-1] >= 16 * PARALLEL_ELEMENTS
     call = partial(products.variant(words, places, parallel=parallel), words, places)
@@ -71,12 +71,13 @@ def bind_few_rows(a: Array, b: Array, out: Array) -> Call:
     return calls_then(calls, call)
 
 
-def _places(array: Array, batch: tuple[int, ...]) -> list[int]:
-    """The addresses of the array's matrices, broadcast to `batch`, in order."""
-    shape = (1,) * (len(batch) - array.ndim + 2) + array.shape[:-2]
-    strides = (0,) * (len(batch) - array.ndim + 2) + array.strides[:-2]
-    places = [address(array)]
-    for extent, own, stride in zip(batch, shape, strides, strict=True):
-        step = stride if own != 1 else 0
-        places = [place + k * step for place in places for k in range(extent)]
-    return places
+@lru_cache(maxsize=64)
+def _offsets(shape: tuple[int, ...], strides: tuple[int, ...], batch: tuple[int, ...]) -> Array:
+    """Where the matrices of an array lie from its first element on, broadcast to `batch`, in order (bytes, int64).
+    The layers of a model ask for the same again and again."""
+    missing = len(batch) - len(shape)
+    offsets = np.zeros(1, np.int64)
+    for extent, own, stride in zip(batch, (1,) * missing + shape, (0,) * missing + strides, strict=True):
+        steps = np.arange(extent, dtype=np.int64) * (stride if own != 1 else 0)
+        offsets = np.add.outer(offsets, steps).ravel()
+    return offsets

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from hetero.program.operation import Operation
@@ -94,6 +94,17 @@ class Program:
         from hetero.program.text import format_program
 
         return format_program(self)
+
+
+def marked(instructions: Sequence[Instruction], outputs: Iterable[int]) -> tuple[Instruction, ...]:
+    """The instructions with their last-use flags as this order has them. `outputs`: slots that are read at the end."""
+    later = set(outputs)
+    found = []
+    for instruction in reversed(instructions):
+        flags = tuple(s != NO_SLOT and s not in later for s in instruction.inputs)
+        later.update(s for s in instruction.inputs if s != NO_SLOT)
+        found.append(replace(instruction, last_use=flags))
+    return tuple(reversed(found))
 
 
 def is_body(value: object) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from hetero.kernels.tape_ops import LOWERINGS
-from hetero.program.program import NO_SLOT, Dispatch, Instruction, Program
+from hetero.program.program import NO_SLOT, Dispatch, Instruction, Program, marked
 from hetero.types import DataType, TensorType
 
 
@@ -40,7 +40,7 @@ def fuse(program: Program) -> Fused:
     if order == list(range(len(order))):
         return Fused(program, until)
     outputs = {p.slot for p in program.outputs}
-    instructions = _marked([program.instructions[k] for k in order], outputs)
+    instructions = marked([program.instructions[k] for k in order], outputs)
     return Fused(replace(program, instructions=instructions), until)
 
 
@@ -139,14 +139,3 @@ class _Schedule:
                     todo.append(near)
         members = sorted(run)
         return run, (maker for member in members for maker in self.makers(member))
-
-
-def _marked(instructions: list[Instruction], outputs: set[int]) -> tuple[Instruction, ...]:
-    """The instructions with their last-use flags as the new order has them."""
-    later = set(outputs)
-    marked = []
-    for instruction in reversed(instructions):
-        flags = tuple(s != NO_SLOT and s not in later for s in instruction.inputs)
-        later.update(s for s in instruction.inputs if s != NO_SLOT)
-        marked.append(replace(instruction, last_use=flags))
-    return tuple(reversed(marked))

@@ -24,6 +24,7 @@ from hetero.runtime.frames import Frames, Iteration, escaping_outputs
 from hetero.runtime.fusion import Fused, fuse, uses_tapes
 from hetero.runtime.memory_plan import MemoryPlan, memory_plan
 from hetero.runtime.pins import Pins
+from hetero.runtime.repeats import share_repeats
 from hetero.runtime.results import collected
 from hetero.runtime.roots import Roots
 from hetero.runtime.section import Key, Section, locate
@@ -71,6 +72,8 @@ class Runner:
         self.host = context.host
         self.options = context.options
         self.statistics = context.statistics
+        if self.options.share_repeats and self.provider.is_host:
+            program = share_repeats(program)
         taped = uses_tapes(program)
         if taped:
             load_tapes()  # half a second, once per process, which no step should take

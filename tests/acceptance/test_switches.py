@@ -22,6 +22,7 @@ SWITCHES: dict[str, list[Any]] = {
     "fold_limit_bytes": [0],
     "in_place": [False],
     "fuse_elementwise": [False],
+    "share_repeats": [False],
     "reuse_buffers": [False],
     "release_dead": [False],
     "capture": [False],

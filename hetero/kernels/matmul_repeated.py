@@ -1,0 +1,126 @@
+"""Products with matrices that the model repeats, heads that several queries share: read where they lie, not copied.
+
+An exported model lifts keys and values by an axis, expands that, and folds it into the heads before it, so that each
+stands there once for every query head. Here these steps and the product behind them are one operation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from hetero.errors import UnsupportedError
+from hetero.kernels.base import Call, Compiled, computed, kernel, tensor
+from hetero.kernels.fused import in_turn
+from hetero.kernels.layout import expand, reshape, transpose, unsqueeze
+from hetero.kernels.matmul import matmul
+from hetero.kernels.quiet import Quiet, bare
+from hetero.kernels.workspace import Part, carve, carved_bytes
+from hetero.program.operation import Operation
+from hetero.program.program import Dispatch
+from hetero.types import ABSENT, Array, Spec, TensorSpec
+
+DOMAIN, OP_TYPE = "hetero.internal", "RepeatedMatMul"
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Repeating:
+    """The model's own operations: what is repeated goes through `unsqueeze`, `expand`, `reshape` and, where it is not
+    None, `turn` (a Transpose of the last two axes), and is the right factor of `matmul`."""
+
+    unsqueeze: Operation
+    expand: Operation
+    reshape: Operation
+    turn: Operation | None
+    matmul: Operation
+
+    def __repr__(self) -> str:
+        """The same for two that differ in their nodes' names alone."""
+        steps = (self.unsqueeze, self.expand, self.reshape, self.turn, self.matmul)
+        return str([s and (s.op_type, s.version, sorted(s.attributes.items())) for s in steps])
+
+
+def _not_a_models(op: Operation, types: Sequence[object]) -> str | None:
+    return None if isinstance(op.attr("repeating"), Repeating) else "no operator that a model may name"
+
+
+@kernel(
+    OP_TYPE,
+    domain=DOMAIN,
+    versions=(1,),
+    dispatch=Dispatch.LIBRARY,
+    values=(2, 3, 4),
+    portable=False,
+    check=_not_a_models,
+)
+def repeated_matmul(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
+    """A, B, the axes of Unsqueeze (absent where they are its attribute), the shapes of Expand and Reshape -> A B', the
+    bits of MatMul over a copy. On the host."""
+    steps = op.attr("repeating")
+    if not isinstance(steps, Repeating):
+        raise UnsupportedError(_not_a_models(op, ()) or "", op=op.id, node=op.name)
+    a, base = tensor(op, specs, 0), tensor(op, specs, 1)
+    lifted = unsqueeze(steps.unsqueeze, [base] if specs[2] == ABSENT else [base, specs[2]], xp)
+    wide = expand(steps.expand, [_only(lifted), specs[3]], xp)
+    joined = _only(reshape(steps.reshape, [_only(wide), specs[4]], xp))
+    turned = None if steps.turn is None else _only(transpose(steps.turn, [joined], xp))
+    product = matmul(steps.matmul, [a, joined if turned is None else turned], xp)
+    spread, whole = _only(wide).shape, joined.shape
+    # The same matrices in the same order, each for one of `a`: then they need not stand side by side.
+    apart = (
+        spread[-2:] == whole[-2:] == base.shape[-2:]
+        and len(base.shape) > 2
+        and a.shape[:-2] == whole[:-2]
+        and a.dtype.kind == "f"
+        and product.workspace_bytes == 0
+    )
+    laid_out = turned is not None and 1 not in product.turned  # BLAS has other bits for a transpose
+    parts: list[Part] = [] if apart else [(whole, base.dtype)]
+    if laid_out:
+        parts.append(((*(base.shape if apart else whole)[:-2], *whole[:-3:-1]), base.dtype))
+
+    def repeated(source: Array) -> Array:
+        """A view of `source`, which lies as B does."""
+        views = None if lifted.view is None else lifted.view([source])
+        views = None if views is None or wide.view is None else wide.view(views)
+        assert views is not None, "both are always views"
+        return views[0]
+
+    def bind(inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Call:
+        left, source, out = inputs[0], inputs[1], outputs[0]
+        space = carve(workspace, *parts)
+        calls: list[Call] = []
+        if not apart:
+            full = space.pop(0)
+            calls.append(partial(np.copyto, full.reshape(spread), repeated(source)))
+            source = full
+        if laid_out:
+            calls.append(partial(np.copyto, space[0], source.swapaxes(-1, -2)))
+            source = space[0].swapaxes(-1, -2)
+        if apart:
+            source = repeated(source)
+            left, out = (x.reshape(*spread[:-2], *x.shape[-2:]) for x in (left, out))
+        if turned is not None:
+            source = source.swapaxes(-1, -2)
+        assert product.bind is not None, "a product's shape is known"
+        calls.append(bare(product.bind([left, source], [out], None)))
+        return Quiet(in_turn(calls))
+
+    return computed(
+        product.outputs,
+        bind,
+        contiguous=(0, 1) if not apart else (0,),
+        blocks=(1,) if apart else (),
+        workspace_bytes=carved_bytes(*parts),
+    )
+
+
+def _only(compiled: Compiled) -> TensorSpec:
+    """The spec of the one result."""
+    (spec,) = compiled.outputs
+    assert isinstance(spec, TensorSpec), "of a layout operation with one result"
+    return spec
