@@ -56,15 +56,31 @@ def is_few_rows(xp: Any, a: tuple[int, ...], b: tuple[int, ...], dtype: np.dtype
 def bind_few_rows(a: Array, b: Array, out: Array) -> Call:
     """The call out = a @ b for operands that `is_few_rows` takes: the matrices of `a` and `out` are contiguous, and
     those of `b` either way."""
-    calls, a = aligned(a)
     turned = b.swapaxes(-1, -2)
-    if turned.strides[-1] != turned.itemsize or not turned.flags.aligned:
-        rows = np.empty(turned.shape, turned.dtype)
-        calls.append(partial(np.copyto, rows, turned))
-        turned = rows
-    batch = out.shape[:-2]
-    places = np.array([address(x) + _offsets(x.shape[:-2], x.strides[:-2], batch) for x in (a, turned, out)])
-    words = np.array([*a.shape[-2:], out.shape[-1], turned.strides[-2]], np.int64)
+    if turned.strides[-1] == turned.itemsize and turned.flags.aligned:
+        return bind_few_turned(a, turned, turned.shape[:-2], turned.strides[:-2], out.shape[:-2], out)
+    rows = np.empty(turned.shape, turned.dtype)
+    call = bind_few_turned(a, rows, rows.shape[:-2], rows.strides[:-2], out.shape[:-2], out)
+    return calls_then([partial(np.copyto, rows, turned)], call)
+
+
+def bind_few_turned(
+    a: Array,
+    turned: Array,
+    shape: tuple[int, ...],
+    strides: tuple[int, ...],
+    batch: tuple[int, ...],
+    out: Array,
+) -> Call:
+    """`bind_few_rows` for the transposes of b's matrices, (n, k) with dense rows: of `shape` and `strides` (bytes), and
+    broadcast to `batch`, which has as many as `out`."""
+    calls, a = aligned(a)
+    own = out.shape[:-2]
+    places = np.empty((3, elements(own)), np.int64)
+    for row, x in ((places[0], a), (places[2], out)):
+        np.add(_offsets(x.shape[:-2], x.strides[:-2], own), address(x), out=row)
+    np.add(_offsets(shape, strides, batch), address(turned), out=places[1])
+    words = np.array((*a.shape[-2:], out.shape[-1], turned.strides[-2]), np.int64)
     parallel = out.size * a.shape[-1] >= 16 * PARALLEL_ELEMENTS
     call = partial(products.variant(words, places, parallel=parallel), words, places)
     call.__dict__["operands"] = a, turned, out  # the places are only numbers

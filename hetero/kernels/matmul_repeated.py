@@ -18,6 +18,7 @@ from hetero.kernels.base import Call, Compiled, computed, kernel, tensor
 from hetero.kernels.fused import in_turn
 from hetero.kernels.layout import expand, reshape, transpose, unsqueeze
 from hetero.kernels.matmul import matmul
+from hetero.kernels.matmul_few import bind_few_turned
 from hetero.kernels.quiet import Quiet, bare
 from hetero.kernels.workspace import Part, carve, carved_bytes
 from hetero.program.operation import Operation
@@ -69,7 +70,7 @@ def repeated_matmul(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
     joined = _only(reshape(steps.reshape, [_only(wide), specs[4]], xp))
     turned = None if steps.turn is None else _only(transpose(steps.turn, [joined], xp))
     product = matmul(steps.matmul, [a, joined if turned is None else turned], xp)
-    spread, whole = _only(wide).shape, joined.shape
+    single, spread, whole = _only(lifted).shape, _only(wide).shape, joined.shape
     # The same matrices in the same order, each for one of `a`: then they need not stand side by side.
     apart = (
         spread[-2:] == whole[-2:] == base.shape[-2:]
@@ -90,8 +91,19 @@ def repeated_matmul(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
         assert views is not None, "both are always views"
         return views[0]
 
+    times = [k for k, (m, n) in enumerate(zip(single, spread, strict=False)) if m != n]
+    at = times[0] if len(times) == 1 else 0
+    by_rows = (
+        apart and turned is not None and not laid_out and (*single[:at], *single[at + 1 :]) == base.shape
+    )
+    factors = (*spread[:-2], *a.shape[-2:]), (*spread[:-2], *_only(product).shape[-2:])
+
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Call:
         left, source, out = inputs[0], inputs[1], outputs[0]
+        if by_rows and source.flags.aligned:  # which takes a quarter of the time of views of views
+            strides = source.strides[:-2]
+            strides = (*strides[:at], 0, *strides[at:])
+            return bind_few_turned(left, source, single[:-2], strides, spread[:-2], out)
         space = carve(workspace, *parts)
         calls: list[Call] = []
         if not apart:
@@ -103,7 +115,7 @@ def repeated_matmul(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
             source = space[0].swapaxes(-1, -2)
         if apart:
             source = repeated(source)
-            left, out = (x.reshape(*spread[:-2], *x.shape[-2:]) for x in (left, out))
+            left, out = left.reshape(factors[0]), out.reshape(factors[1])
         if turned is not None:
             source = source.swapaxes(-1, -2)
         assert product.bind is not None, "a product's shape is known"
