@@ -23,7 +23,7 @@ from hetero.kernels.base import Call, Compiled, computed, given, kernel, tensor
 from hetero.kernels.broadcasting import one_dtype
 from hetero.kernels.derived import Keeper
 from hetero.kernels.fused import in_turn
-from hetero.kernels.gemm_packed import bind_product
+from hetero.kernels.matmul import bind_product
 from hetero.kernels.operands import fail, known_scalar
 from hetero.kernels.quiet import Quiet
 from hetero.kernels.widen import NARROW, widened

@@ -12,8 +12,8 @@ from hetero.kernels.base import Call
 from hetero.kernels.broadcasting import elements
 from hetero.kernels.derived import Keeper
 from hetero.kernels.fused import in_turn
-from hetero.kernels.gemm import as_rows, bind_matmul
-from hetero.kernels.jit import PARALLEL_ELEMENTS, enabled, jit, prange
+from hetero.kernels.gemm import as_rows
+from hetero.kernels.jit import PARALLEL_ELEMENTS, enabled, inline, jit, prange
 from hetero.kernels.jit_lanes import rows_at
 from hetero.kernels.jit_tiles import ROWS, columns, lined_up, tile_of_1, tile_of_2, tile_of_4, tile_of_6
 from hetero.kernels.row_loops import address, aligned, calls_then
@@ -28,9 +28,31 @@ SHORTEST = 64
 """Places of the words of a product: addresses, steps in bytes from row to row, sizes, and the columns of a panel."""
 _BLOCK_ROWS = 8 * ROWS
 """Of one thread's piece of work: with a panel, what a core's second cache holds."""
-_BLOCK_DEPTH = 512
+BLOCK_DEPTH = 512
 """Products in one sum, before it is added to the others: shorter sums are more precise."""
 _FLOAT32 = np.dtype(np.float32)
+
+
+@inline
+def rows_by_panel(
+    a: int, a_step: int, panel: int, out: int, out_step: int, rows: int, depth: int, adds: int, width: int
+) -> None:
+    """As `tile_of_6`, for any number of rows."""
+    i = 0
+    while i < rows:
+        x, y, left = a + i * a_step, out + i * out_step, rows - i
+        if left >= 6:
+            tile_of_6(x, a_step, panel, y, out_step, depth, adds, width)
+            i += 6
+        elif left >= 4:
+            tile_of_4(x, a_step, panel, y, out_step, depth, adds, width)
+            i += 4
+        elif left >= 2:
+            tile_of_2(x, a_step, panel, y, out_step, depth, adds, width)
+            i += 2
+        else:
+            tile_of_1(x, a_step, panel, y, out_step, depth, adds, width)
+            i += 1
 
 
 def _product_numpy(words: Any) -> None:
@@ -59,25 +81,12 @@ def product(words: Array) -> None:
         width = min(panel, n - column)
         start = piece % blocks * _BLOCK_ROWS
         stop = min(start + _BLOCK_ROWS, m)
-        for at in range(0, k, _BLOCK_DEPTH):
-            depth = min(_BLOCK_DEPTH, k - at)
-            b = words[PANELS] + 4 * (column * k + at * panel)
-            i = start
-            while i < stop:
-                x, y = words[A] + i * a_step + 4 * at, words[OUT] + i * out_step + 4 * column
-                left = stop - i
-                if left >= 6:
-                    tile_of_6(x, a_step, b, y, out_step, depth, at, width)
-                    i += 6
-                elif left >= 4:
-                    tile_of_4(x, a_step, b, y, out_step, depth, at, width)
-                    i += 4
-                elif left >= 2:
-                    tile_of_2(x, a_step, b, y, out_step, depth, at, width)
-                    i += 2
-                else:
-                    tile_of_1(x, a_step, b, y, out_step, depth, at, width)
-                    i += 1
+        for at in range(0, k, BLOCK_DEPTH):
+            depth = min(BLOCK_DEPTH, k - at)
+            rows_by_panel(
+                words[A] + start * a_step + 4 * at, a_step, words[PANELS] + 4 * (column * k + at * panel),
+                words[OUT] + start * out_step + 4 * column, out_step, stop - start, depth, at, width,
+            )  # fmt: skip
 
 
 def packed(b: Array) -> Array:
@@ -131,10 +140,3 @@ def bind_packed(keep: Keeper, a: Array, b: Array, out: Array) -> Call:
         return bind_panels(a, keep("packed", (b,), partial(packed, b)), out)
     panels = packed(b)
     return in_turn([partial(pack_into, b, panels), bind_panels(a, panels, out)])
-
-
-def bind_product(xp: Any, keep: Keeper, a: Array, b: Array, out: Array) -> Call:
-    """The call out = a @ b (numpy.matmul's rules), packed where the shapes say so; `out` contiguous."""
-    if is_packed(xp, a.shape, b.shape, out.dtype):
-        return bind_packed(keep, a, b, out)
-    return bind_matmul(xp, a, b, out)

@@ -60,6 +60,13 @@ def add_weighted_at(weights: int, rows: int, step: int, sums: int, n: int, count
     return 0
 
 
+@native(_compiled("turn"))
+def turn_at(source: int, step: int, target: int, target_step: int) -> Any:
+    """Eight rows of eight float32, `step` bytes apart, as the columns of rows `target_step` bytes apart."""
+    rows_at(target, target_step, 8, 8)[:] = rows_at(source, step, 8, 8).T
+    return 0
+
+
 class Writer:
     """Writes loops over vectors of float32 as LLVM's intermediate code, through one builder."""
 
@@ -219,6 +226,26 @@ class Writer:
         for column, total in zip(columns, totals, strict=True):
             self.store(builder.fadd(self.load(type_, sums, column), builder.load(total)), sums, column)
 
+    def turn(self, source: Any, step: Any, target: Any, target_step: Any) -> Any:
+        """Neighbours change places, then pairs, then fours: each a shuffle of two vectors."""
+        builder = self.builder
+        eight = self.ir.VectorType(self.single, 8)
+        at = [builder.add(source, builder.mul(step, self.number(r))) for r in range(8)]
+        rows = [self.load(eight, each, self.number(0)) for each in at]
+        for size in (1, 2, 4):
+            low = [
+                i for k in range(0, 8, 2 * size) for i in (*range(k, k + size), *range(8 + k, 8 + k + size))
+            ]
+            high = [i + size for i in low]
+            turned = list(rows)
+            for r in (r for r in range(8) if not r & size):
+                turned[r] = self.shuffled(rows[r], rows[r + size], low)
+                turned[r + size] = self.shuffled(rows[r], rows[r + size], high)
+            rows = turned
+        for r, row in enumerate(rows):
+            self.store(row, builder.add(target, builder.mul(target_step, self.number(r))), self.number(0))
+        return self.number(0)
+
 
 def _sum(write: Writer, address: Any, n: Any) -> Any:
     plus = write.builder.fadd
@@ -250,6 +277,13 @@ def _intrinsics(numba: Any) -> dict[str, Any]:
 
             return intrinsic(two)
 
+        if operands == 4:
+
+            def four(typing: Any, first: Any, second: Any, third: Any, fourth: Any) -> Any:
+                return result(*[types.int64] * 4), generate
+
+            return intrinsic(four)
+
         def six(typing: Any, first: Any, second: Any, step: Any, third: Any, n: Any, count: Any) -> Any:
             return result(*[types.int64] * 6), generate
 
@@ -260,5 +294,6 @@ def _intrinsics(numba: Any) -> dict[str, Any]:
         "squares": made(_squares, types.float32, 2),
         "max": made(_max, types.float32, 2),
         "dots": made(Writer.dots, types.int64, 6),
+        "turn": made(Writer.turn, types.int64, 4),
         "weighted": made(Writer.weighted, types.int64, 6),
     }

@@ -13,7 +13,8 @@ from hetero.kernels.broadcasting import NUMBERS, broadcasts_to, elements, one_dt
 from hetero.kernels.derived import Keeper
 from hetero.kernels.fused import in_turn
 from hetero.kernels.gemm import bind_matmul, matmul_shape, transposed
-from hetero.kernels.gemm_packed import bind_packed, bind_product, is_packed
+from hetero.kernels.gemm_batched import bind_batched, is_batched
+from hetero.kernels.gemm_packed import bind_packed, is_packed
 from hetero.kernels.matmul_few import bind_few_rows, is_few_rows
 from hetero.kernels.operands import fail
 from hetero.kernels.quiet import Quiet
@@ -27,6 +28,15 @@ FEW_ROWS = 128
 """Rows up to which BLAS takes twice as long with a transposed right factor: laying it out first pays."""
 
 
+def bind_product(xp: Any, keep: Keeper, a: Array, b: Array, out: Array) -> Call:
+    """The call out = a @ b (numpy.matmul's rules), in tiles where the shapes say so; `out` contiguous."""
+    if is_packed(xp, a.shape, b.shape, out.dtype):
+        return bind_packed(keep, a, b, out)
+    if is_batched(xp, a.shape, b.shape, out.dtype):
+        return bind_batched(a, b, out)
+    return bind_matmul(xp, a, b, out)
+
+
 @kernel("MatMul", versions=(1, 9, 13), dispatch=Dispatch.LIBRARY)
 def matmul(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
     """A, B of one dtype -> numpy.matmul; half precision adds in float32, integers wrap."""
@@ -36,21 +46,20 @@ def matmul(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
         return widened(matmul, op, specs, xp)
     output = TensorSpec(dtype, matmul_shape(op, a.shape, b.shape))
 
-    few, packs = is_few_rows(xp, a.shape, b.shape, dtype), is_packed(xp, a.shape, b.shape, dtype)
+    few, many = is_few_rows(xp, a.shape, b.shape, dtype), is_batched(xp, a.shape, b.shape, dtype)
+    tiles = many or is_packed(xp, a.shape, b.shape, dtype)
     keep = Keeper()
 
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Call:
-        if packs:
-            return bind_packed(keep, inputs[0], inputs[1], outputs[0])
         if few:
             return bind_few_rows(inputs[0], inputs[1], outputs[0])
-        call = bind_matmul(xp, inputs[0], inputs[1], outputs[0])
-        return Quiet(call) if dtype in FLOATS else call
+        call = bind_product(xp, keep, inputs[0], inputs[1], outputs[0])
+        return Quiet(call) if dtype in FLOATS and not tiles else call
 
     # One matrix on the right makes one product of all rows, where those lie one after the other.
     batches = xp is np and len(b.shape) > 2 and elements(b.shape[:-2]) != 1
     blocks = [k for k, s in enumerate((a, b)) if batches and len(s.shape) > 2]
-    return computed((output,), bind, blocks=blocks, turned=[1] if few else ())
+    return computed((output,), bind, blocks=blocks, turned=[1] if few or many else ())
 
 
 @kernel("Gemm", versions=(7, 9, 11, 13), dispatch=Dispatch.LIBRARY)

@@ -78,8 +78,8 @@ def bind_few_turned(
     own = out.shape[:-2]
     places = np.empty((3, elements(own)), np.int64)
     for row, x in ((places[0], a), (places[2], out)):
-        np.add(_offsets(x.shape[:-2], x.strides[:-2], own), address(x), out=row)
-    np.add(_offsets(shape, strides, batch), address(turned), out=places[1])
+        np.add(offsets(x.shape[:-2], x.strides[:-2], own), address(x), out=row)
+    np.add(offsets(shape, strides, batch), address(turned), out=places[1])
     words = np.array((*a.shape[-2:], out.shape[-1], turned.strides[-2]), np.int64)
     parallel = out.size * a.shape[-1] >= 16 * PARALLEL_ELEMENTS
     call = partial(products.variant(words, places, parallel=parallel), words, places)
@@ -88,7 +88,7 @@ def bind_few_turned(
 
 
 @lru_cache(maxsize=64)
-def _offsets(shape: tuple[int, ...], strides: tuple[int, ...], batch: tuple[int, ...]) -> Array:
+def offsets(shape: tuple[int, ...], strides: tuple[int, ...], batch: tuple[int, ...]) -> Array:
     """Where the matrices of an array lie from its first element on, broadcast to `batch`, in order (bytes, int64).
     The layers of a model ask for the same again and again."""
     missing = len(batch) - len(shape)

@@ -18,7 +18,7 @@ from hetero.kernels.base import Call, Compiled, computed, kernel, tensor
 from hetero.kernels.fused import in_turn
 from hetero.kernels.layout import expand, reshape, transpose, unsqueeze
 from hetero.kernels.matmul import matmul
-from hetero.kernels.matmul_few import bind_few_turned
+from hetero.kernels.matmul_few import bind_few_turned, is_few_rows
 from hetero.kernels.quiet import Quiet, bare
 from hetero.kernels.workspace import Part, carve, carved_bytes
 from hetero.program.operation import Operation
@@ -93,9 +93,8 @@ def repeated_matmul(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
 
     times = [k for k, (m, n) in enumerate(zip(single, spread, strict=False)) if m != n]
     at = times[0] if len(times) == 1 else 0
-    by_rows = (
-        apart and turned is not None and not laid_out and (*single[:at], *single[at + 1 :]) == base.shape
-    )
+    few = turned is not None and is_few_rows(xp, a.shape, turned.shape, a.dtype)
+    by_rows = apart and few and (*single[:at], *single[at + 1 :]) == base.shape
     factors = (*spread[:-2], *a.shape[-2:]), (*spread[:-2], *_only(product).shape[-2:])
 
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Call:
