@@ -47,6 +47,11 @@ def mixed(variant: Variant) -> bool:
     return len(set(variant.dtypes.values())) > 1
 
 
+def mixed_signs(variant: Variant) -> bool:
+    """Bytes without a sign times bytes with one."""
+    return variant.dtypes.get("T1") == DataType.UINT8 and variant.dtypes.get("T2") == DataType.INT8
+
+
 FLOATS = (DataType.FLOAT16, DataType.FLOAT, DataType.DOUBLE)
 FLOAT8 = (DataType.FLOAT8E4M3FN, DataType.FLOAT8E4M3FNUZ, DataType.FLOAT8E5M2, DataType.FLOAT8E5M2FNUZ)
 INTEGERS = (DataType.INT8, DataType.INT16, DataType.INT32, DataType.INT64,
@@ -97,6 +102,7 @@ UNJUDGED: dict[str, tuple[str, Where]] = {
 """Operator -> why its peer is not right; the kernel's contract and the schema still hold."""
 REFERENCE_ONLY: dict[str, tuple[str, Where]] = {
     "DFT": ("onnxruntime loses three digits", everywhere),
+    "QLinearMatMul": ("without VNNI onnxruntime adds pairs of products in 16 bits", mixed_signs),
 }
 """Operator -> why onnxruntime is not asked."""
 

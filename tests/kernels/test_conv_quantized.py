@@ -10,13 +10,10 @@ import pytest
 from hetero.errors import KernelError, UnsupportedError
 from tests.kernels.harness import check_op, compile_op, run_op
 from tests.kernels.peer import onnxruntime
+from tests.kernels.quantities import Quantities
 
-RNG = np.random.default_rng(11)
-
-
-def integers(dtype: Any, *shape: int) -> Any:
-    limits = np.iinfo(dtype)
-    return RNG.integers(limits.min, limits.max + 1, shape).astype(dtype)
+Q = Quantities(11)
+RNG, integers = Q.rng, Q.integers
 
 
 def exact(x: Any, w: Any, pads: int) -> Any:

@@ -13,8 +13,10 @@ from hetero.errors import KernelError, UnsupportedError
 from hetero.kernels.quantized import by_depth, rounded_product
 from hetero.types import TensorSpec
 from tests.kernels.harness import assert_close, compile_op, node_model, run_op
+from tests.kernels.quantities import Quantities
 
-RNG = np.random.default_rng(43)
+Q = Quantities(43)
+RNG = Q.rng
 CONSTANT = (1, 2, 3, 7, 8, 9, 10, 11)
 """onnxruntime takes these operands only as initializers."""
 
@@ -32,7 +34,7 @@ def operands(
         return RNG.standard_normal(shape).astype(np.float32)
 
     def weights(rows: int) -> Any:
-        return RNG.integers(-127, 128, (directions, rows, 4 * hidden)).astype(np.int8)
+        return Q.integers(np.int8, directions, rows, 4 * hidden)
 
     shape = (directions, 4 * hidden) if per_column else (directions,)
     scales = [(RNG.random(shape) * 0.01 + 0.001).astype(np.float32) for _ in range(2)]
