@@ -19,6 +19,7 @@ from actors.channels.routes import ChildRoutes, child_routes
 from actors.devices import hide_devices
 from actors.parcels import NewBank, Wire, pack, unpack
 from actors.threads import set_threads, thread_counts
+from actors.weights import Content, arrived
 from hetero.errors import ProgramError, TransportError
 from hetero.extensions.registry import load_modules
 from hetero.kernels import load_all
@@ -89,23 +90,19 @@ class ChildActor:
         threads: int,
         gates: str | None,
         weight_names: Sequence[Sequence[str]],
-        *weights: Wire,
+        *weights: Content,
     ) -> dict[str, Any]:
         """Become child `index` of the plan, in its incarnation `generation`.
 
-        `weights[k]` holds the arrays of `weight_names[k]`, which stay shared. `gates`: what `chaos.join` takes.
+        `weights[k]` leads to the arrays of `weight_names[k]`, which stay shared. `gates`: what `chaos.join` takes.
         Returns where and how it runs: pid, node_id, visible_devices, threads, library_threads, and counters.
-        Raises: PlanError, ProviderError, ProgramError.
+        Raises: PlanError, ProviderError, ProgramError; NotHereError where files of weights cannot be reached.
         """
         chaos.join(gates)
         set_threads(threads)
         plan = Plan.from_bytes(plan_bytes.tobytes())
         chaos.reach(f"prepare {plan.providers[index].name}")
-        named = {
-            name: array
-            for names, wire in zip(weight_names, weights, strict=True)
-            for name, array in zip(names, unpack(wire), strict=True)
-        }
+        named = arrived(weight_names, weights)
         child = ChildExecutor(create(plan.providers[index]), options)
         try:
             child.prepare(assignment(plan, index), named)
