@@ -11,6 +11,10 @@ import ray.exceptions as rex
 from actors.events import CheckpointLost, CheckpointSettled, Event
 from actors.journal import Journal
 from actors.members import Held
+from hetero.runtime.state_copy import StateCopy
+
+MOST_COPIES = 16
+"""Of a child, of which each goes on from the one before; then a whole one takes their place."""
 
 
 class Checkpoints:
@@ -25,9 +29,11 @@ class Checkpoints:
     def take(self, step: int, children: Iterable[int]) -> None:
         """Have these children copy their state as it is now. Their next step waits for a copy in memory alone."""
         self._step, self._copies = step, {}
+        most = max(map(len, self._journal.base.values()), default=MOST_COPIES)
+        since = self._journal.base_step if most < MOST_COPIES else None
         for child in children:
             member = self._held.members[child]
-            self._copying.append(member.actor.copy_state.remote(member.generation))
+            self._copying.append(member.actor.copy_state.remote(member.generation, step, since))
             self._copies[child] = member.actor.take_copy.remote()
 
     def wait_copied(self, timeout_s: float | None) -> None:
@@ -49,9 +55,11 @@ class Checkpoints:
             return []
         self.forget()
         try:
-            # The arrays are views of this node's store, which keeps them for as long as they are held here.
-            base = dict(zip(copies, ray.get(list(copies.values())), strict=True))
+            # Their bodies are views of this node's store, which keeps them for as long as they are held here.
+            got: dict[int, StateCopy] = dict(zip(copies, ray.get(list(copies.values())), strict=True))
         except rex.RayError:
             return [CheckpointLost(step)]  # what a child died of shows in the next step
-        self._journal.checkpointed(step, base)
+        base = self._journal.base
+        going_on = {child: () if copied.whole else base[child] for child, copied in got.items()}
+        self._journal.checkpointed(step, {child: (*going_on[child], copied) for child, copied in got.items()})
         return [CheckpointSettled(step)]

@@ -8,7 +8,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from queue import SimpleQueue
-from typing import Any, TypeAlias
+from typing import Any
 
 import ray
 
@@ -31,7 +31,8 @@ from hetero.runtime.assignment import assignment
 from hetero.runtime.child import ChildExecutor
 from hetero.runtime.device_buffers import BufferChange
 from hetero.runtime.pins import Binding, OnDevice
-from hetero.runtime.state import StateChange, StateCopy, StateSpec
+from hetero.runtime.state import StateChange, StateSpec
+from hetero.runtime.state_copy import StateCopy
 from hetero.trace import Span
 from hetero.types import HostArray
 
@@ -40,10 +41,6 @@ CONCURRENCY_GROUPS = {"control": 1, "watch": 1, "beats": 1, "copies": 1}
 is alive, one hands out copies of state."""
 _REMEMBERED_FAILURES = 64
 _STATS_PATIENCE_S = 0.05
-
-
-StateParts: TypeAlias = tuple[tuple[StateSpec, ...], tuple[tuple[int, str], ...], tuple[str, ...], Wire]
-"""A StateCopy on the wire: specs, withheld, the values' names, and these."""
 
 
 def node_id() -> str:
@@ -68,7 +65,7 @@ class ChildActor:
         self._failed: OrderedDict[int, Exception] = OrderedDict()
         self._over = threading.Event()
         self._generation = 0
-        self._copies: SimpleQueue[StateParts | Exception] = SimpleQueue()
+        self._copies: SimpleQueue[StateCopy | Exception] = SimpleQueue()
         self._routes: ChildRoutes | None = None
         self._place: tuple[int, str, int] = (0, "", 1)
         self._channel: ChildChannel | None = None
@@ -238,19 +235,18 @@ class ChildActor:
         """Apply `change` to the states; copies of their values where it asks for them."""
         return self._ready(generation).change_state(change)
 
-    def copy_state(self, generation: int) -> None:
-        """Copy the state as it is now, for `take_copy`. The next step waits for this, not for what happens to it."""
+    def copy_state(self, generation: int, number: int = 0, since: int | None = None) -> None:
+        """Copy the state as it is now, for `take_copy`; as ChildExecutor.copy_state. The next step waits for this, not
+        for what happens to it."""
         try:
             chaos.reach("checkpoint")
-            copied = self._ready(generation).copy_state()
-            values = copied.values
-            self._copies.put((copied.specs, copied.withheld, tuple(values), pack([*values.values()])))
+            self._copies.put(self._ready(generation).copy_state(number, since))
         except Exception as error:
             self._copies.put(error)
             raise
 
     @ray.method(concurrency_group="copies")
-    def take_copy(self) -> StateParts:
+    def take_copy(self) -> StateCopy:
         """The copy that the `copy_state` of the same turn made."""
         copied = self._copies.get()
         chaos.reach("take copy")
@@ -258,12 +254,10 @@ class ChildActor:
             raise copied
         return copied
 
-    def restore_state(self, generation: int, parts: StateParts) -> None:
-        """Keep what `take_copy` returned, and nothing that came after."""
+    def restore_state(self, generation: int, copied: StateCopy) -> None:
+        """Keep what was copied, whole, and nothing that came after."""
         chaos.reach("restore")
-        specs, withheld, names, wire = parts
-        values = dict(zip(names, unpack(wire), strict=True))
-        self._ready(generation).restore_state(StateCopy(specs, withheld, values))
+        self._ready(generation).restore_state(copied)
 
     def change_buffer(self, generation: int, change: BufferChange) -> HostArray | None:
         """Apply `change` to a buffer of the caller's."""

@@ -48,6 +48,7 @@ from actors.relocation import Relocation
 from actors.starting import Starting
 from hetero.errors import ChildDiedError, ClosedError, HeteroError, StepTimeoutError
 from hetero.options import RuntimeOptions
+from hetero.runtime.state_copy import joined
 from hetero.trace import Span
 
 log = logging.getLogger("hetero.recovery")
@@ -348,7 +349,7 @@ class Mending:
         journal = self._journal
         for child, member in self._held.members.items():
             if child in journal.base:
-                member.actor.restore_state.remote(member.generation, ray.put(journal.base[child]))
+                member.actor.restore_state.remote(member.generation, ray.put(joined(journal.base[child])))
             elif child in journal.beginning:
                 self._bind(member, journal.beginning[child])
 

@@ -16,12 +16,16 @@ from hetero.executor import plan
 from hetero.options import RuntimeOptions
 from hetero.planner.plan import Plan
 from hetero.runtime.children import InlineChildren
+from hetero.runtime.state_copy import StateCopy
 from hetero.types import HostArray
 
 TEXT = (
     '<ir_version: 9, opset_import: ["": 17]>'
     " g (float[n] x, int64[k] i) => (float[k] y) { a = Neg(x) y = Gather(a, i) }"
 )
+
+
+NOTHING = StateCopy((), (), (), np.empty(0, np.uint8))
 
 
 @pytest.fixture
@@ -132,7 +136,7 @@ def test_a_call_for_another_generation_is_refused(child: ChildActor) -> None:
         lambda: child.run(2, 0, 1, "primary", parcel(0)),
         lambda: child.drop(2, 1),
         lambda: child.bind_state(2, (), ()),
-        lambda: child.restore_state(2, ((), (), (), [])),
+        lambda: child.restore_state(2, NOTHING),
     ]
     for call in calls:
         with pytest.raises(TransportError, match="generation 1 of the child, and the call is for 2"):
@@ -146,4 +150,4 @@ def test_a_copy_of_state_that_cannot_be_made_is_reported_where_it_is_asked_for(c
     with pytest.raises(TransportError):
         child.take_copy()
     child.copy_state(1)
-    assert child.take_copy() == ((), (), (), [])
+    assert child.take_copy().values() == {}
