@@ -7,7 +7,6 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from queue import SimpleQueue
 from typing import Any
 
 import ray
@@ -65,7 +64,9 @@ class ChildActor:
         self._failed: OrderedDict[int, Exception] = OrderedDict()
         self._over = threading.Event()
         self._generation = 0
-        self._copies: SimpleQueue[StateCopy | Exception] = SimpleQueue()
+        self._due: tuple[int, int | None] | None = None
+        self._copied: tuple[int, StateCopy | Exception] | None = None
+        self._copying = threading.RLock()
         self._routes: ChildRoutes | None = None
         self._place: tuple[int, str, int] = (0, "", 1)
         self._channel: ChildChannel | None = None
@@ -170,6 +171,8 @@ class ChildActor:
         with self._turn:
             self._running = (partition, step, time.perf_counter())
             try:
+                if self._due is not None:
+                    self._copy_due(step)
                 chaos.reach(f"partition {partition}, before run", step)
                 sent = child.run(partition, step, parcels, graph_slot, binding)
                 chaos.reach(f"partition {partition}, before send", step)
@@ -229,35 +232,60 @@ class ChildActor:
         self, generation: int, specs: Sequence[StateSpec], withheld: Sequence[tuple[int, str]]
     ) -> None:
         """Keep these values between steps."""
-        self._ready(generation).bind_state(specs, withheld)
+        child = self._ready(generation)
+        self._forget_copies()
+        child.bind_state(specs, withheld)
 
     def change_state(self, generation: int, change: StateChange) -> dict[str, HostArray]:
         """Apply `change` to the states; copies of their values where it asks for them."""
-        return self._ready(generation).change_state(change)
+        child = self._ready(generation)
+        self._copy_due()
+        return child.change_state(change)
 
-    def copy_state(self, generation: int, number: int = 0, since: int | None = None) -> None:
-        """Copy the state as it is now, for `take_copy`; as ChildExecutor.copy_state. The next step waits for this, not
-        for what happens to it."""
-        try:
-            chaos.reach("checkpoint")
-            self._copies.put(self._ready(generation).copy_state(number, since))
-        except Exception as error:
-            self._copies.put(error)
-            raise
+    @ray.method(concurrency_group="control")
+    def copy_state(self, generation: int, step: int, since: int | None) -> None:
+        """When `step` is over, its state is to be copied, for `take_copy`: before a later step begins, which waits for
+        this and not for what happens to the copy, or whatever else comes. `since`: as ChildExecutor.copy_state."""
+        self._ready(generation)
+        self._due = step, since
+
+    def _copy_due(self, step: int | None = None) -> None:
+        """Make the copy that is due before this step, or before something else happens to the state."""
+        with self._copying:
+            due = self._due
+            if due is None or (step is not None and step <= due[0]):
+                return
+            self._due = None
+            try:
+                chaos.reach("checkpoint")
+                self._copied = due[0], self._ready().copy_state(*due)
+            except Exception as error:
+                self._copied = due[0], error
 
     @ray.method(concurrency_group="copies")
-    def take_copy(self) -> StateCopy:
-        """The copy that the `copy_state` of the same turn made."""
-        copied = self._copies.get()
+    def take_copy(self, step: int) -> StateCopy:
+        """The copy of the state after `step`, which is over. Raises: TransportError where there is none."""
+        with self._copying:
+            self._copy_due()
+            copied, self._copied = self._copied, None
         chaos.reach("take copy")
-        if isinstance(copied, Exception):
-            raise copied
-        return copied
+        if copied is None or copied[0] != step:
+            raise TransportError(f"there is no copy of the state after step {step}", step=step)
+        if isinstance(copied[1], Exception):
+            raise copied[1]
+        return copied[1]
 
     def restore_state(self, generation: int, copied: StateCopy) -> None:
         """Keep what was copied, whole, and nothing that came after."""
         chaos.reach("restore")
-        self._ready(generation).restore_state(copied)
+        child = self._ready(generation)
+        self._forget_copies()
+        child.restore_state(copied)
+
+    def _forget_copies(self) -> None:
+        """Other states come, of which nothing was asked: first, or a copy would be of them."""
+        with self._copying:
+            self._due = self._copied = None
 
     def change_buffer(self, generation: int, change: BufferChange) -> HostArray | None:
         """Apply `change` to a buffer of the caller's."""

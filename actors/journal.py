@@ -157,6 +157,10 @@ class Journal:
         """The record of a step that has finished since the base."""
         return next(e for e in self._entries if isinstance(e, StepRecord) and e.step == step)
 
+    def has_kept(self, step: int) -> bool:
+        """Whether the step has finished well, since the base."""
+        return any(isinstance(e, StepRecord) and e.step == step for e in reversed(self._entries))
+
     def records(self) -> list[StepRecord]:
         """All steps that a replay gives to the children, in order."""
         return [*(e for e in self._entries if isinstance(e, StepRecord)), *self.open.values()]

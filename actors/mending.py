@@ -102,7 +102,13 @@ class Mending:
             return
         self.notice()
         self._raise_lost()
+        self._checkpoints.before_launch(self._options.step_timeout_s or None)
         machine.handle(StepLaunched(step))
+
+    def given_out(self, step: int) -> None:
+        """The step's calls were made."""
+        if self.machine is not None:
+            self._checkpoints.launched(step)
 
     def finished(self, step: int, epoch: int) -> bool:
         """Whether the results of `step` that came in `epoch` are the ones; if so, the step has ended."""
@@ -189,10 +195,6 @@ class Mending:
         if suspects:
             self._last_cause[cause] = suspects[0][0]
         self.do(DeadlinePassed(step, tuple(suspects), time.monotonic(), cause))
-
-    def wait_copied(self) -> None:
-        """A step over channels may begin: not before the state of the last one was copied."""
-        self._checkpoints.wait_copied(self._options.step_timeout_s or None)
 
     def cut_off(self, device: str | None, cause: str) -> None:
         """The channels have broken at this child, as far as can be told: it is dead, or nobody can reach it."""

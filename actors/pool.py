@@ -189,6 +189,7 @@ class RayChildren(Children):
             self._journal.record(step)
             self._current.step = step
             yield
+            self._mending.given_out(step)
 
     def put(self, values: Sequence[Value]) -> ParcelRef:
         self._check()
@@ -233,7 +234,6 @@ class RayChildren(Children):
         self._check()
         if not sends_back or (self._elements.senders and self._held.roads.transport == "auto"):
             return None  # nobody would wait for its end; or sequences would move by value
-        self._mending.wait_copied()
         try:
             flight = self._held.roads.launch(
                 step,
