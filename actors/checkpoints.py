@@ -16,6 +16,7 @@ from hetero.runtime.state_copy import StateCopy
 
 MOST_COPIES = 16
 """Of a child, of which each goes on from the one before; then a whole one takes their place."""
+_TOLD_S = 1.0
 
 
 class Checkpoints:
@@ -42,11 +43,18 @@ class Checkpoints:
         self.forget()
         self._due, self._children = step, tuple(children)
 
-    def before_launch(self, timeout_s: float | None) -> None:
-        """Return once the children know whether their state is to be copied: a step may overtake what they are told."""
+    def before_launch(self) -> list[Event]:
+        """Return once the children know whether their state is to be copied: a step may overtake what they are told.
+        Of a child that does not answer nothing is expected any more; what it has is found out elsewhere."""
         told, self._told = self._told, []
-        if told:
-            ray.wait(told, num_returns=len(told), timeout=timeout_s, fetch_local=False)
+        if not told:
+            return []
+        ready, _ = ray.wait(told, num_returns=len(told), timeout=_TOLD_S, fetch_local=False)
+        due = self._due
+        if due is None or len(ready) == len(told):
+            return []
+        self.forget()
+        return [CheckpointLost(due)]
 
     def launched(self, step: int) -> None:
         """The children have `step` to run: time for whatever they need not be waited for."""

@@ -12,13 +12,13 @@ from typing import Any
 import ray
 
 from actors import chaos, refs
+from actors.arrivals import Content, arrived
 from actors.channels.child import ChildChannel
 from actors.channels.endpoint import Card
 from actors.channels.routes import ChildRoutes, child_routes
 from actors.devices import hide_devices
 from actors.parcels import NewBank, Wire, pack, unpack
 from actors.threads import set_threads, thread_counts
-from actors.weights import Content, arrived
 from hetero.errors import ProgramError, TransportError
 from hetero.extensions.registry import load_modules
 from hetero.kernels import load_all

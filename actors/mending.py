@@ -102,7 +102,8 @@ class Mending:
             return
         self.notice()
         self._raise_lost()
-        self._checkpoints.before_launch(self._options.step_timeout_s or None)
+        for event in self._checkpoints.before_launch():
+            machine.handle(event)
         machine.handle(StepLaunched(step))
 
     def given_out(self, step: int) -> None:

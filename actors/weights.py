@@ -5,15 +5,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 import ray.exceptions as rex
 
-from actors.parcels import Wire, pack, unpack
+from actors.arrivals import InFiles, NotHereError
+from actors.parcels import Wire, pack
 from actors.spool import Spool
-from hetero.errors import ProgramError, TransportError
-from hetero.mapped import FileRange, open_ranges, range_of
+from hetero.errors import ProgramError
+from hetero.mapped import FileRange, range_of
 from hetero.model.weights import Weights
 from hetero.runtime.child import value_bytes
 from hetero.types import HostArray, TensorSpec
@@ -26,22 +26,6 @@ GROUP_BYTES = 64 << 20
 """Where a group of smaller ones is cut."""
 SPOOL_BYTES = 1 << 20
 """Of all weights, from which on those in the driver's memory are written to a file."""
-
-
-class NotHereError(TransportError):
-    """This process cannot open a file that holds its weights, or what is there is another file."""
-
-
-@dataclass(frozen=True, slots=True)
-class InFiles:
-    """Initializers as parts of files."""
-
-    ranges: tuple[FileRange, ...]
-    specs: tuple[TensorSpec, ...]
-
-
-Content: TypeAlias = "Wire | InFiles"
-"""What a group of initializers arrives as."""
 
 
 class SharedWeights:
@@ -106,26 +90,6 @@ class SharedWeights:
         arrays = [self._weights[name] for name in group]
         specs = tuple(TensorSpec(a.dtype, a.shape) for a in arrays)
         return InFiles(tuple(self._files[name] for name in group), specs)
-
-
-def arrived(names: Sequence[Sequence[str]], contents: Sequence[Content]) -> dict[str, HostArray]:
-    """The initializers of an actor, by name; read-only. They stay shared.
-
-    Raises: NotHereError.
-    """
-    found: dict[str, HostArray] = {}
-    in_files = [content for content in contents if isinstance(content, InFiles)]
-    try:
-        parts = iter(open_ranges([place for content in in_files for place in content.ranges]))
-    except OSError as error:
-        raise NotHereError(f"weights cannot be mapped: {error}", phase="prepare") from error
-    for group, content in zip(names, contents, strict=True):
-        if isinstance(content, InFiles):
-            arrays = [next(parts).view(spec.dtype).reshape(spec.shape) for spec in content.specs]
-        else:
-            arrays = unpack(content)
-        found.update(zip(group, arrays, strict=True))
-    return found
 
 
 def _spooled(names: Sequence[str], weights: Mapping[str, HostArray]) -> Spool | None:

@@ -14,14 +14,12 @@ import pytest
 from hypothesis import given
 from onnx import numpy_helper
 
+from actors.arrivals import InFiles, NotHereError, arrived
 from actors.weights import (
     GROUP_BYTES,
     LARGE_BYTES,
     SPOOL_BYTES,
-    InFiles,
-    NotHereError,
     SharedWeights,
-    arrived,
     group_weights,
 )
 from hetero.errors import ProgramError
