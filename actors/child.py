@@ -7,12 +7,12 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from queue import SimpleQueue
-from typing import Any, TypeAlias
+from typing import Any
 
 import ray
 
 from actors import chaos, refs
+from actors.arrivals import Content, arrived
 from actors.channels.child import ChildChannel
 from actors.channels.endpoint import Card
 from actors.channels.routes import ChildRoutes, child_routes
@@ -30,7 +30,8 @@ from hetero.runtime.assignment import assignment
 from hetero.runtime.child import ChildExecutor
 from hetero.runtime.device_buffers import BufferChange
 from hetero.runtime.pins import Binding, OnDevice
-from hetero.runtime.state import StateChange, StateCopy, StateSpec
+from hetero.runtime.state import StateChange, StateSpec
+from hetero.runtime.state_copy import StateCopy
 from hetero.trace import Span
 from hetero.types import HostArray
 
@@ -39,10 +40,6 @@ CONCURRENCY_GROUPS = {"control": 1, "watch": 1, "beats": 1, "copies": 1}
 is alive, one hands out copies of state."""
 _REMEMBERED_FAILURES = 64
 _STATS_PATIENCE_S = 0.05
-
-
-StateParts: TypeAlias = tuple[tuple[StateSpec, ...], tuple[tuple[int, str], ...], tuple[str, ...], Wire]
-"""A StateCopy on the wire: specs, withheld, the values' names, and these."""
 
 
 def node_id() -> str:
@@ -67,7 +64,9 @@ class ChildActor:
         self._failed: OrderedDict[int, Exception] = OrderedDict()
         self._over = threading.Event()
         self._generation = 0
-        self._copies: SimpleQueue[StateParts | Exception] = SimpleQueue()
+        self._due: tuple[int, int | None] | None = None
+        self._copied: tuple[int, StateCopy | Exception] | None = None
+        self._copying = threading.RLock()
         self._routes: ChildRoutes | None = None
         self._place: tuple[int, str, int] = (0, "", 1)
         self._channel: ChildChannel | None = None
@@ -89,23 +88,19 @@ class ChildActor:
         threads: int,
         gates: str | None,
         weight_names: Sequence[Sequence[str]],
-        *weights: Wire,
+        *weights: Content,
     ) -> dict[str, Any]:
         """Become child `index` of the plan, in its incarnation `generation`.
 
-        `weights[k]` holds the arrays of `weight_names[k]`, which stay shared. `gates`: what `chaos.join` takes.
+        `weights[k]` leads to the arrays of `weight_names[k]`, which stay shared. `gates`: what `chaos.join` takes.
         Returns where and how it runs: pid, node_id, visible_devices, threads, library_threads, and counters.
-        Raises: PlanError, ProviderError, ProgramError.
+        Raises: PlanError, ProviderError, ProgramError; NotHereError where files of weights cannot be reached.
         """
         chaos.join(gates)
         set_threads(threads)
         plan = Plan.from_bytes(plan_bytes.tobytes())
         chaos.reach(f"prepare {plan.providers[index].name}")
-        named = {
-            name: array
-            for names, wire in zip(weight_names, weights, strict=True)
-            for name, array in zip(names, unpack(wire), strict=True)
-        }
+        named = arrived(weight_names, weights)
         child = ChildExecutor(create(plan.providers[index]), options)
         try:
             child.prepare(assignment(plan, index), named)
@@ -176,6 +171,8 @@ class ChildActor:
         with self._turn:
             self._running = (partition, step, time.perf_counter())
             try:
+                if self._due is not None:
+                    self._copy_due(step)
                 chaos.reach(f"partition {partition}, before run", step)
                 sent = child.run(partition, step, parcels, graph_slot, binding)
                 chaos.reach(f"partition {partition}, before send", step)
@@ -235,38 +232,60 @@ class ChildActor:
         self, generation: int, specs: Sequence[StateSpec], withheld: Sequence[tuple[int, str]]
     ) -> None:
         """Keep these values between steps."""
-        self._ready(generation).bind_state(specs, withheld)
+        child = self._ready(generation)
+        self._forget_copies()
+        child.bind_state(specs, withheld)
 
     def change_state(self, generation: int, change: StateChange) -> dict[str, HostArray]:
         """Apply `change` to the states; copies of their values where it asks for them."""
-        return self._ready(generation).change_state(change)
+        child = self._ready(generation)
+        self._copy_due()
+        return child.change_state(change)
 
-    def copy_state(self, generation: int) -> None:
-        """Copy the state as it is now, for `take_copy`. The next step waits for this, not for what happens to it."""
-        try:
-            chaos.reach("checkpoint")
-            copied = self._ready(generation).copy_state()
-            values = copied.values
-            self._copies.put((copied.specs, copied.withheld, tuple(values), pack([*values.values()])))
-        except Exception as error:
-            self._copies.put(error)
-            raise
+    @ray.method(concurrency_group="control")
+    def copy_state(self, generation: int, step: int, since: int | None) -> None:
+        """When `step` is over, its state is to be copied, for `take_copy`: before a later step begins, which waits for
+        this and not for what happens to the copy, or whatever else comes. `since`: as ChildExecutor.copy_state."""
+        self._ready(generation)
+        self._due = step, since
+
+    def _copy_due(self, step: int | None = None) -> None:
+        """Make the copy that is due before this step, or before something else happens to the state."""
+        with self._copying:
+            due = self._due
+            if due is None or (step is not None and step <= due[0]):
+                return
+            self._due = None
+            try:
+                chaos.reach("checkpoint")
+                self._copied = due[0], self._ready().copy_state(*due)
+            except Exception as error:
+                self._copied = due[0], error
 
     @ray.method(concurrency_group="copies")
-    def take_copy(self) -> StateParts:
-        """The copy that the `copy_state` of the same turn made."""
-        copied = self._copies.get()
+    def take_copy(self, step: int) -> StateCopy:
+        """The copy of the state after `step`, which is over. Raises: TransportError where there is none."""
+        with self._copying:
+            self._copy_due()
+            copied, self._copied = self._copied, None
         chaos.reach("take copy")
-        if isinstance(copied, Exception):
-            raise copied
-        return copied
+        if copied is None or copied[0] != step:
+            raise TransportError(f"there is no copy of the state after step {step}", step=step)
+        if isinstance(copied[1], Exception):
+            raise copied[1]
+        return copied[1]
 
-    def restore_state(self, generation: int, parts: StateParts) -> None:
-        """Keep what `take_copy` returned, and nothing that came after."""
+    def restore_state(self, generation: int, copied: StateCopy) -> None:
+        """Keep what was copied, whole, and nothing that came after."""
         chaos.reach("restore")
-        specs, withheld, names, wire = parts
-        values = dict(zip(names, unpack(wire), strict=True))
-        self._ready(generation).restore_state(StateCopy(specs, withheld, values))
+        child = self._ready(generation)
+        self._forget_copies()
+        child.restore_state(copied)
+
+    def _forget_copies(self) -> None:
+        """Other states come, of which nothing was asked: first, or a copy would be of them."""
+        with self._copying:
+            self._due = self._copied = None
 
     def change_buffer(self, generation: int, change: BufferChange) -> HostArray | None:
         """Apply `change` to a buffer of the caller's."""

@@ -79,8 +79,11 @@ class Journal:
         self.open: dict[int, StepRecord] = {}
         self.bound: dict[int, StateBound] = {}
         """What each child that keeps state was told."""
-        self.base: dict[int, Any] = {}
-        """The checkpoint: a copy per child that keeps state. Empty: `beginning`, from nothing on."""
+        self.base: dict[int, tuple[Any, ...]] = {}
+        """The checkpoint: per child that keeps state, copies of which each goes on from the one before. Empty:
+        `beginning`, from nothing on."""
+        self.base_step: int | None = None
+        """The step after which `base` is the state."""
         self.beginning: dict[int, StateBound] = {}
         self._entries: list[Entry] = []
 
@@ -136,15 +139,15 @@ class Journal:
                 fresh.add(each.child)
             if fresh >= self.bound.keys():
                 del self._entries[: k if self.bound else None]
-                self.base, self.beginning = {}, dict(self.bound)
+                self.base, self.base_step, self.beginning = {}, None, dict(self.bound)
                 return True
         return False
 
-    def checkpointed(self, step: int, base: dict[int, Any]) -> None:
+    def checkpointed(self, step: int, base: dict[int, tuple[Any, ...]]) -> None:
         """The state after `step` is in `base`: what came until then is not needed any more."""
         at = next(k for k, e in enumerate(self._entries) if isinstance(e, StepRecord) and e.step == step)
         del self._entries[: at + 1]
-        self.base = base
+        self.base, self.base_step = base, step
 
     def entries(self) -> Iterator[Entry]:
         """What leads from the base to now, in order, without the steps in flight."""
@@ -153,6 +156,10 @@ class Journal:
     def kept(self, step: int) -> StepRecord:
         """The record of a step that has finished since the base."""
         return next(e for e in self._entries if isinstance(e, StepRecord) and e.step == step)
+
+    def has_kept(self, step: int) -> bool:
+        """Whether the step has finished well, since the base."""
+        return any(isinstance(e, StepRecord) and e.step == step for e in reversed(self._entries))
 
     def records(self) -> list[StepRecord]:
         """All steps that a replay gives to the children, in order."""

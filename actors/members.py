@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import ray
+import ray.exceptions as rex
 from ray.util.placement_group import PlacementGroup, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
@@ -84,7 +85,7 @@ class Member:
 class Held:
     """What an executor holds of Ray, apart from the object that callers see, so that both can be let go of.
 
-    `plans` (per child) and `weights` are references that children are prepared from: Ray does not keep an actor's
+    `plans` (per child) and `weights` are what children are prepared from: Ray does not keep an actor's
     arguments. `homes`: the bundle of each child.
     """
 
@@ -126,6 +127,18 @@ class Held:
             names,
             *refs,
         )
+
+    def prepared_again(self, child: int, prepared: Any, options: RuntimeOptions) -> Any:
+        """`prepared`, what `prepare` returned; or, where that has failed because the child is on a machine without the
+        files of its weights, what a second call, with the weights themselves, returns."""
+        assert self.weights is not None, "weights are shared before children are prepared"
+        if ray.wait([prepared], timeout=0)[0]:
+            try:
+                ray.get(prepared)
+            except rex.RayError as error:
+                if self.weights.cannot_map(child, error):
+                    return self.prepare(child, options)
+        return prepared
 
     def child(self, device: str) -> int:
         """The number of the child that was first on this device."""

@@ -48,6 +48,7 @@ from actors.relocation import Relocation
 from actors.starting import Starting
 from hetero.errors import ChildDiedError, ClosedError, HeteroError, StepTimeoutError
 from hetero.options import RuntimeOptions
+from hetero.runtime.state_copy import joined
 from hetero.trace import Span
 
 log = logging.getLogger("hetero.recovery")
@@ -101,7 +102,14 @@ class Mending:
             return
         self.notice()
         self._raise_lost()
+        for event in self._checkpoints.before_launch():
+            machine.handle(event)
         machine.handle(StepLaunched(step))
+
+    def given_out(self, step: int) -> None:
+        """The step's calls were made."""
+        if self.machine is not None:
+            self._checkpoints.launched(step)
 
     def finished(self, step: int, epoch: int) -> bool:
         """Whether the results of `step` that came in `epoch` are the ones; if so, the step has ended."""
@@ -188,10 +196,6 @@ class Mending:
         if suspects:
             self._last_cause[cause] = suspects[0][0]
         self.do(DeadlinePassed(step, tuple(suspects), time.monotonic(), cause))
-
-    def wait_copied(self) -> None:
-        """A step over channels may begin: not before the state of the last one was copied."""
-        self._checkpoints.wait_copied(self._options.step_timeout_s or None)
 
     def cut_off(self, device: str | None, cause: str) -> None:
         """The channels have broken at this child, as far as can be told: it is dead, or nobody can reach it."""
@@ -348,7 +352,7 @@ class Mending:
         journal = self._journal
         for child, member in self._held.members.items():
             if child in journal.base:
-                member.actor.restore_state.remote(member.generation, ray.put(journal.base[child]))
+                member.actor.restore_state.remote(member.generation, ray.put(joined(journal.base[child])))
             elif child in journal.beginning:
                 self._bind(member, journal.beginning[child])
 

@@ -27,7 +27,7 @@ from actors.parcels import NewBank, pack, unpack
 from actors.relocation import Relocate, Relocation
 from actors.resources import RayOptions, Wish, reserve, wish
 from actors.roads import ChannelFlight, Roads, Transport
-from actors.weights import share_weights
+from actors.weights import SharedWeights
 from hetero.errors import ChildDiedError, ClosedError, HeteroError, StepTimeoutError, TransportError
 from hetero.options import RuntimeOptions
 from hetero.planner.plan import Plan
@@ -135,7 +135,8 @@ class RayChildren(Children):
             held.homes[k] = (group, bundle)
             held.members[k] = held.start(wishes[k], held.homes[k])
         held.plans = dict.fromkeys(indices, ray.put(np.frombuffer(plan.to_bytes(), np.uint8)))
-        held.weights = share_weights({k: plan.weights[k] for k in indices}, weights, ray.put)
+        needed = {k: plan.weights[k] for k in indices}
+        held.weights = SharedWeights(needed, weights, ray.put, map_files=self._options.map_weights)
         preparing = {k: held.prepare(k, self._options) for k in indices}
         for k, facts in self._await_ready(preparing, deadline).items():
             held.members[k].watch(facts)
@@ -158,9 +159,17 @@ class RayChildren(Children):
         return max(1, len(os.sched_getaffinity(0)) // computing)
 
     def _await_ready(self, preparing: Mapping[int, Any], deadline: float) -> dict[int, dict[str, Any]]:
+        preparing = dict(preparing)
         try:
-            facts = ray.get(list(preparing.values()), timeout=max(0.0, deadline - time.monotonic()))
-            return dict(zip(preparing, facts, strict=True))
+            while True:
+                try:
+                    facts = ray.get(list(preparing.values()), timeout=max(0.0, deadline - time.monotonic()))
+                    return dict(zip(preparing, facts, strict=True))
+                except rex.RayTaskError:
+                    again = {k: self._held.prepared_again(k, r, self._options) for k, r in preparing.items()}
+                    if again == preparing:
+                        raise
+                    preparing = again
         except rex.GetTimeoutError as cause:
             _, late = ray.wait(list(preparing.values()), num_returns=len(preparing), timeout=0)
             names = [self._configs[k].name for k, ref in preparing.items() if ref in late]
@@ -180,6 +189,7 @@ class RayChildren(Children):
             self._journal.record(step)
             self._current.step = step
             yield
+            self._mending.given_out(step)
 
     def put(self, values: Sequence[Value]) -> ParcelRef:
         self._check()
@@ -224,7 +234,6 @@ class RayChildren(Children):
         self._check()
         if not sends_back or (self._elements.senders and self._held.roads.transport == "auto"):
             return None  # nobody would wait for its end; or sequences would move by value
-        self._mending.wait_copied()
         try:
             flight = self._held.roads.launch(
                 step,

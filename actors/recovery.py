@@ -300,7 +300,7 @@ class Recovery:
         return []
 
     def _settled(self, step: int) -> None:
-        if self._pending != step or step not in self.kept:
+        if self._pending is None or step < self._pending or step not in self.kept:
             self.counts.stale_events += 1
             return
         self._pending, self.base = None, step

@@ -105,11 +105,16 @@ class Starting:
         held.members[child] = member
         coming.ready = held.prepare(child, self._options)
 
-    def _arrived(self, device: str) -> Event:
-        coming, member = self._coming[device], self._held.members[self._held.child(device)]
+    def _arrived(self, device: str) -> Event | None:
+        held, child = self._held, self._held.child(device)
+        coming, member = self._coming[device], held.members[child]
         try:
             facts = ray.get(coming.ready)
         except rex.RayError as error:
+            again = held.prepared_again(child, coming.ready, self._options)
+            if again is not coming.ready:
+                coming.ready = again
+                return None
             root = root_cause(error)
             return self._failed(device, how_it_went(root) if is_death(error) else str(root))
         del self._coming[device]

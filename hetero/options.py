@@ -48,6 +48,9 @@ class RuntimeOptions:
     weight_budget_bytes: int = 0
     """Bytes of weights that may lie on each device at a time; the rest are copied there whenever they are needed. 0: no
     limit. No effect on the host, where weights are mapped files, and the system pages them."""
+    map_weights: bool = True
+    """Have children on Ray map the files that weights lie in (those of a model in memory are written to an unnamed
+    one), where they can; False: all weights are objects of the store."""
     prefetch_nodes: int = 0
     """How many instructions ahead a weight that does not stay on its device is copied there, as memory permits; 0:
     right before its use."""

@@ -15,6 +15,7 @@ ROOT = Path(__file__).parent.parent
 LAYERS = [
     "hetero.errors",
     "hetero.types",
+    "hetero.mapped",
     "hetero.options",
     "hetero.trace",
     "hetero.model",

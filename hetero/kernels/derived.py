@@ -8,6 +8,7 @@ import weakref
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
+from hetero.mapped import let_go
 from hetero.types import HostArray
 
 _lock = threading.RLock()
@@ -21,7 +22,7 @@ def derived(
 
     A model runs with many shapes (a prompt, then single tokens), and each binds its own calls: dequantised weights are
     too large for one copy each. The array lives as long as a call holds it, and its sources as long as the array.
-    The sources must be constant (`widen.is_constant`).
+    The sources must be constant (`widen.is_constant`). Of those that lie in files, no memory is held afterwards.
     """
     key = (recipe, *(_memory(a) for a in sources))
     with _lock:
@@ -30,6 +31,7 @@ def derived(
         if found is None:
             found = make()
             found.flags.writeable = False
+            let_go(*sources)  # as a rule nobody else reads them
 
             def forget(dead: Any) -> None:
                 with _lock:

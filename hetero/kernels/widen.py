@@ -12,6 +12,7 @@ import numpy as np
 from hetero.errors import UnsupportedError
 from hetero.kernels.base import Call, Compiled, CompileFunction
 from hetero.kernels.workspace import Part, carve, carved_bytes
+from hetero.mapped import let_go
 from hetero.program.operation import Operation
 from hetero.types import Array, Spec, TensorSpec
 
@@ -62,6 +63,7 @@ def widened(inner: CompileFunction, op: Operation, specs: Sequence[Spec], xp: An
             if is_constant(inputs[i]):
                 wide_in[i] = inputs[i].astype(FLOAT32)
                 wide_in[i].flags.writeable = False
+                let_go(inputs[i])
             else:
                 wide_in[i] = array
                 every.append((array, inputs[i]))

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import onnx_ir as ir
 
+from hetero.mapped import let_go
 from hetero.model.tensors import HostConstant, HostStrings, HostTensor
 
 _PARALLEL_BYTES = 1 << 26
@@ -58,6 +59,7 @@ def tensor_digest(tensor: HostConstant) -> bytes:
     elif array.size:
         little = array.astype(array.dtype.newbyteorder("<"), copy=False)
         state.update(np.ascontiguousarray(little).reshape(-1).view(np.uint8).data)
+        let_go(array)
     return state.digest()
 
 

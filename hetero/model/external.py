@@ -11,6 +11,7 @@ import numpy as np
 import onnx_ir as ir
 
 from hetero.errors import ModelError
+from hetero.mapped import map_file
 from hetero.types import HostArray
 
 
@@ -62,8 +63,10 @@ class DataFiles:
                 descriptor = os.open(
                     path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
                 )
-                with os.fdopen(descriptor, "rb") as file:
-                    mapped = np.memmap(file, dtype=np.uint8, mode="r").view(np.ndarray)
+                try:
+                    mapped = map_file(descriptor, path)
+                finally:
+                    os.close(descriptor)
             except (OSError, ValueError) as error:
                 raise ModelError(
                     f"the data file of tensor {name!r} cannot be read: {error}", operand=name

@@ -12,7 +12,14 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 from hetero.errors import ModelError
 from hetero.model.check import DEFAULT_DOMAINS
 from hetero.model.source import bodies, check_scopes, library, op_id
-from hetero.model.tensors import HostConstant, constant, host_constant
+from hetero.model.tensors import (
+    HostConstant,
+    HostStrings,
+    HostTensor,
+    constant,
+    host_constant,
+    renamed,
+)
 from hetero.types import HostArray
 
 
@@ -309,6 +316,8 @@ def _constant_value(node: ir.Node, name: str) -> HostConstant:
     with library(f"the value of Constant {node.name!r} cannot be read"):
         if key == "value":
             tensor = attribute.as_tensor()
+            if isinstance(tensor, HostTensor | HostStrings):
+                return renamed(tensor, name)
             return host_constant(name, tensor.dtype, tensor.shape.numpy(), tensor.numpy)
         if key in ("value_float", "value_floats"):
             return constant(name, np.asarray(attribute.value, dtype=np.float32), ir.DataType.FLOAT)

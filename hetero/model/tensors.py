@@ -43,30 +43,49 @@ _FIELD_OF: dict[ir.DataType, str] = {
 }
 
 
+class Lazy:
+    """An array that is made by `load` on first use, checked, kept, and never written. What it was made from is let go
+    of then: a protobuf's memory lives for as long as any part of it is held."""
+
+    __slots__ = ("_array", "_load")
+
+    def __init__(self, load: Callable[[], HostArray]) -> None:
+        self._load: Callable[[], HostArray] | None = load
+        self._array: HostArray | None = None
+
+    def get(self, name: str | None, dtype: ir.DataType, shape: tuple[int, ...]) -> HostArray:
+        """The read-only array. Raises: ModelError where the bytes do not decode."""
+        array, load = self._array, self._load
+        if array is None:
+            assert load is not None, "it is dropped when there is an array"
+            array = self._array = _decoded(name, dtype, shape, load)
+            self._load = None
+        return array
+
+    def move(self, load: Callable[[], HostArray]) -> None:
+        """The same elements are to be had from `load` from now on; what is here is let go of."""
+        self._load, self._array = load, None
+
+
 class HostTensor(ir.LazyTensor):
-    """A constant whose array is made by `load` on first use, checked, kept, and never written.
+    """A constant whose array is a Lazy one's, which other handles may share.
 
     Unlike the tensor it stands for it has a name of its own, so renaming a value leaves the caller's model alone.
     The narrow types unpack to one element each.
     """
 
-    __slots__ = ("_array", "_load")
+    __slots__ = ("lazy",)
 
-    def __init__(
-        self, name: str | None, dtype: ir.DataType, shape: Sequence[int], load: Callable[[], HostArray]
-    ) -> None:
+    def __init__(self, name: str | None, dtype: ir.DataType, shape: Sequence[int], lazy: Lazy) -> None:
         super().__init__(self._packed, dtype, ir.Shape(tuple(shape), frozen=True), name=name)
-        self._load = load
-        self._array: HostArray | None = None
+        self.lazy = lazy
 
     def _packed(self) -> ir.TensorProtocol:
         return ir.Tensor(self.numpy(), dtype=self.dtype, name=self.name)
 
     def numpy(self) -> HostArray:
         """The read-only array. Raises: ModelError where the bytes do not decode."""
-        if self._array is None:
-            self._array = _decoded(self.name, self.dtype, self.shape.numpy(), self._load)
-        return self._array
+        return self.lazy.get(self.name, self.dtype, self.shape.numpy())
 
     def __array__(self, dtype: object = None, copy: bool | None = None) -> HostArray:
         array = self.numpy()
@@ -79,18 +98,15 @@ class HostTensor(ir.LazyTensor):
 class HostStrings(ir.StringTensor):
     """HostTensor's twin for strings, since onnx-ir tells string tensors by their class: an object array of str."""
 
-    __slots__ = ("_array", "_load")
+    __slots__ = ("lazy",)
 
-    def __init__(self, name: str | None, shape: Sequence[int], load: Callable[[], HostArray]) -> None:
+    def __init__(self, name: str | None, shape: Sequence[int], lazy: Lazy) -> None:
         super().__init__((), shape=ir.Shape(tuple(shape), frozen=True), name=name)
-        self._load = load
-        self._array: HostArray | None = None
+        self.lazy = lazy
 
     def numpy(self) -> HostArray:
         """The read-only array. Raises: ModelError for text that is not UTF-8."""
-        if self._array is None:
-            self._array = _decoded(self.name, ir.DataType.STRING, self.shape.numpy(), self._load)
-        return self._array
+        return self.lazy.get(self.name, ir.DataType.STRING, self.shape.numpy())
 
     def __array__(self, dtype: object = None, copy: bool | None = None) -> HostArray:
         return self.numpy()
@@ -110,16 +126,20 @@ def host_constant(
     name: str | None, dtype: ir.DataType, shape: Sequence[int], load: Callable[[], HostArray]
 ) -> HostConstant:
     """The kind of constant that `dtype` asks for."""
+    return _constant(name, dtype, shape, Lazy(load))
+
+
+def _constant(name: str | None, dtype: ir.DataType, shape: Sequence[int], lazy: Lazy) -> HostConstant:
     return (
-        HostStrings(name, shape, load)
+        HostStrings(name, shape, lazy)
         if dtype == ir.DataType.STRING
-        else HostTensor(name, dtype, shape, load)
+        else HostTensor(name, dtype, shape, lazy)
     )
 
 
 def renamed(tensor: HostConstant, name: str | None) -> HostConstant:
     """Another handle on the same array."""
-    return host_constant(name, tensor.dtype, tensor.shape.numpy(), tensor.numpy)
+    return _constant(name, tensor.dtype, tensor.shape.numpy(), tensor.lazy)
 
 
 def _decoded(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import onnx_ir as ir
 
@@ -32,6 +32,11 @@ class Weights(Mapping[str, HostArray]):
 
     def __getitem__(self, name: str) -> HostArray:
         return self.tensor(name).numpy()
+
+    def move(self, name: str, load: Callable[[], HostArray]) -> None:
+        """The elements of this weight lie elsewhere too, as the read-only array that `load` returns. That is the weight
+        from now on, and what memory it took so far is free when nobody else holds it. Raises: KeyError."""
+        self.tensor(name).lazy.move(load)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._graph.initializers)

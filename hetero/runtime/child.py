@@ -29,7 +29,8 @@ from hetero.runtime.extensions import Extensions
 from hetero.runtime.kernel_cache import KernelCache
 from hetero.runtime.pins import Binding, Pins, pins_of
 from hetero.runtime.runner import Context, Runner
-from hetero.runtime.state import Resident, StateChange, StateCopy, StateSpec
+from hetero.runtime.state import Resident, StateChange, StateSpec
+from hetero.runtime.state_copy import StateCopy
 from hetero.runtime.weight_uses import weight_uses
 from hetero.trace import Span
 from hetero.types import HostArray, MapValue, RemoteElement, SequenceValue
@@ -254,14 +255,15 @@ class ChildExecutor:
             self._check_open()
             return self._buffers.change(change)
 
-    def copy_state(self) -> StateCopy:
-        """Between steps: a copy of everything that is kept here between them."""
+    def copy_state(self, number: int = 0, since: int | None = None) -> StateCopy:
+        """Between steps: a copy of everything that is kept here between them; of rows that stay, only those that have
+        come since copy `since`, if that was the last one. `number`: what it is called in later calls."""
         with self._lock:
             self._check_open()
-            return self._states.copied()
+            return self._states.copied(number, since)
 
     def restore_state(self, copied: StateCopy) -> None:
-        """Keep what was copied, and nothing that came after."""
+        """Keep what was copied, whole, and nothing that came after."""
         with self._lock:
             self._check_open()
             self._states.restore(copied, self._runners.values())

@@ -11,7 +11,8 @@ from hetero.errors import StateError
 from hetero.program.program import Program
 from hetero.providers.base import Provider
 from hetero.runtime.runner import Runner
-from hetero.runtime.state import NO_STEP, Resident, State, StateChange, StateCopy, StateSpec
+from hetero.runtime.state import NO_STEP, Resident, State, StateChange, StateSpec
+from hetero.runtime.state_copy import StateCopy, copy_of
 from hetero.types import HostArray
 
 
@@ -23,6 +24,8 @@ class ChildStates:
         self._by_input: dict[str, State] = {}
         self._by_output: dict[str, State] = {}
         self._withheld: frozenset[tuple[int, str]] = frozenset()
+        self._copy: int | None = None
+        """The number of the last copy."""
 
     def __bool__(self) -> bool:
         return bool(self._by_input)
@@ -43,6 +46,7 @@ class ChildStates:
         self._by_input = {s.spec.input: s for s in states}
         self._by_output = {s.spec.output: s for s in states}
         self._withheld = frozenset(withheld)
+        self._copy = None
         for runner in runners:
             runner.bind_states(states)
 
@@ -51,21 +55,21 @@ class ChildStates:
         self.settle(NO_STEP)
         return change.apply(self._by_input)
 
-    def copied(self) -> StateCopy:
-        """Between steps: what the last one proposed holds, and is copied."""
+    def copied(self, number: int, since: int | None) -> StateCopy:
+        """Between steps: what the last one proposed holds, and is copied; only what has come since the copy numbered
+        `since`, where that is the last one."""
         self.settle(NO_STEP)
-        states = self._by_input
-        return StateCopy(
-            tuple(state.sized() for state in states.values()),
-            tuple(sorted(self._withheld)),
-            {name: state.read() for name, state in states.items()},
-        )
+        whole = since is None or since != self._copy
+        self._copy = None  # none, should this fail
+        copied = copy_of(self._by_input.values(), self._withheld, whole=whole)
+        self._copy = number
+        return copied
 
     def restore(self, copied: StateCopy, runners: Iterable[Runner]) -> None:
-        """Keep what was copied; buffers stay where they are as large. Raises: StateError as `bind`."""
+        """Keep what was copied, whole; buffers stay where they are as large. Raises: StateError as `bind`."""
         if tuple(state.sized() for state in self._by_input.values()) != copied.specs:
             self.bind(copied.specs, copied.withheld, runners)
-        StateChange(reset=True, values=copied.values).apply(self._by_input)
+        StateChange(reset=True, values=copied.values()).apply(self._by_input)
 
     # -- steps ---------------------------------------------------------------------------------------------------
     def settle(self, step: int) -> None:

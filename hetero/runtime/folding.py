@@ -9,6 +9,7 @@ import numpy as np
 
 from hetero.errors import UnsupportedError
 from hetero.kernels.base import KernelDef
+from hetero.mapped import let_go
 from hetero.runtime.operands import run_once
 from hetero.runtime.shape_arithmetic import evaluated
 from hetero.runtime.slots import Kind, Slot
@@ -48,6 +49,7 @@ def fold(
             return None
         if constant:
             runner.folded[at] = results
+            let_go(*(o.value for o in operands))
     runner.statistics.folded += 1
     return Kind.CONSTANT if constant else Kind.KNOWN, results
 

@@ -63,16 +63,6 @@ class StateChange:
         return {name: state.read() for name, state in states.items()} if self.read else {}
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class StateCopy:
-    """Everything that a child keeps between steps. `specs`: with buffers as large as they have become; `values`: by
-    input name, on the host."""
-
-    specs: tuple[StateSpec, ...]
-    withheld: tuple[tuple[int, str], ...]
-    values: Mapping[str, HostArray]
-
-
 class State:
     """One state value on one child. The buffer is the provider's, and the executor's own: kernels may write it.
 
@@ -83,6 +73,8 @@ class State:
     def __init__(self, provider: Provider, spec: StateSpec) -> None:
         self.spec = spec
         self.length = 0
+        self.unchanged = 0
+        """Rows, first ones, that are as they were when the state was last copied out; steps only add rows."""
         self.copied_bytes = 0
         self._provider = provider
         self._array = self._allocated(spec.spec)
@@ -159,6 +151,7 @@ class State:
         _, self.length, aside = self._proposed
         self._proposed = None
         if aside and self._spare is not None:
+            self.unchanged = 0
             self._copy(self._part(self._spare, self.length), self._part(self._array, self.length))
 
     def abandon(self, step: int) -> None:
@@ -176,17 +169,32 @@ class State:
                 f"has {self.length} rows, and cannot go back to {length}", operand=self.spec.input
             )
         self.length = length
+        self.unchanged = min(self.unchanged, length)
 
     def reset(self) -> None:
         """No rows; zeros where it has no axis."""
         self._proposed = None
-        self.length = 0
+        self.length = self.unchanged = 0
         if self.spec.axis is None:
             self._provider.copy(self._zeros(self.spec.spec), self._array)()
 
     def read(self) -> HostArray:
         """A copy on the host."""
         return np.array(self._provider.download(self.value()))
+
+    def copied_spec(self, start: int) -> TensorSpec:
+        """Of what `copy_out` from row `start` on copies."""
+        shape = list(self._array.shape)
+        if self.spec.axis is not None:
+            shape[self.spec.axis] = self.length - start
+        return TensorSpec(self.spec.spec.dtype, tuple(shape))
+
+    def copy_out(self, target: HostArray, start: int = 0) -> None:
+        """Copy the value, or its rows from `start` on, to the host. It is what `unchanged` refers to from now on."""
+        axis = self.spec.axis
+        source = self.value() if axis is None or not start else self.rows(start, self.length)
+        target[...] = self._provider.download(source)
+        self.unchanged = 0 if axis is None else self.length
 
     def write(self, value: HostArray) -> None:
         """Become `value`. Raises: StateError where it does not fit the buffer."""

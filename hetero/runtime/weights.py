@@ -8,6 +8,7 @@ from typing import Any
 
 from hetero.errors import HeteroError
 from hetero.kernels.base import Call
+from hetero.mapped import let_go
 from hetero.options import RuntimeOptions
 from hetero.program.program import Dispatch
 from hetero.providers.base import Buffer, Provider
@@ -137,6 +138,7 @@ class DeviceWeights:
                     error.at(operand=name)
                 raise
             self._artifacts.complete(artifact, artifact.identity)
+            let_go(value)
             found = self._resident[id(value)] = _Resident(value, array, artifact)
             self._uploads += 1
             self._upload_bytes += value.nbytes

@@ -16,12 +16,17 @@ from hetero.executor import plan
 from hetero.options import RuntimeOptions
 from hetero.planner.plan import Plan
 from hetero.runtime.children import InlineChildren
+from hetero.runtime.state import StateChange
+from hetero.runtime.state_copy import StateCopy
 from hetero.types import HostArray
 
 TEXT = (
     '<ir_version: 9, opset_import: ["": 17]>'
     " g (float[n] x, int64[k] i) => (float[k] y) { a = Neg(x) y = Gather(a, i) }"
 )
+
+
+NOTHING = StateCopy((), (), (), np.empty(0, np.uint8))
 
 
 @pytest.fixture
@@ -132,7 +137,7 @@ def test_a_call_for_another_generation_is_refused(child: ChildActor) -> None:
         lambda: child.run(2, 0, 1, "primary", parcel(0)),
         lambda: child.drop(2, 1),
         lambda: child.bind_state(2, (), ()),
-        lambda: child.restore_state(2, ((), (), (), [])),
+        lambda: child.restore_state(2, NOTHING),
     ]
     for call in calls:
         with pytest.raises(TransportError, match="generation 1 of the child, and the call is for 2"):
@@ -141,9 +146,56 @@ def test_a_call_for_another_generation_is_refused(child: ChildActor) -> None:
 
 
 def test_a_copy_of_state_that_cannot_be_made_is_reported_where_it_is_asked_for(child: ChildActor) -> None:
-    with pytest.raises(TransportError):
-        child.copy_state(2)
-    with pytest.raises(TransportError):
-        child.take_copy()
-    child.copy_state(1)
-    assert child.take_copy() == ((), (), (), [])
+    with pytest.raises(TransportError, match="generation 1"):
+        child.copy_state(2, 7, None)
+    with pytest.raises(TransportError, match="no copy of the state after step 7"):
+        child.take_copy(7)
+    child.copy_state(1, 7, None)
+    assert child.take_copy(7).values() == {}
+    with pytest.raises(TransportError, match="no copy of the state after step 7"):
+        child.take_copy(7)
+
+
+def test_a_copy_of_state_is_made_before_the_next_step_or_change_and_is_none_of_what_was_restored(
+    child: ChildActor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[tuple[int, int | None]] = []
+    executor: Any = child._child
+
+    def copy_state(number: int, since: int | None) -> StateCopy:
+        made.append((number, since))
+        return NOTHING
+
+    monkeypatch.setattr(executor, "copy_state", copy_state)
+    child.copy_state(1, 7, 3)
+    child.run(1, 0, 7, "primary", parcel(0))
+    assert made == [], "it is due when the step is over"
+    child.run(1, 0, 8, "primary", parcel(0))
+    child.run(1, 0, 9, "primary", parcel(0))
+    assert made == [(7, 3)]
+    assert child.take_copy(7) is NOTHING
+    child.copy_state(1, 9, 7)
+    child.change_state(1, StateChange(length=0))
+    assert made == [(7, 3), (9, 7)]
+    child.restore_state(1, NOTHING)
+    with pytest.raises(TransportError, match="no copy"):
+        child.take_copy(9)
+    child.copy_state(1, 11, 9)
+    child.bind_state(1, (), ())
+    with pytest.raises(TransportError, match="no copy"):
+        child.take_copy(11)
+    assert len(made) == 2
+
+
+def test_a_copy_of_state_that_fails_is_an_error_of_whoever_takes_it(
+    child: ChildActor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def copy_state(number: int, since: int | None) -> StateCopy:
+        raise ProgramError("no memory")
+
+    executor: Any = child._child
+    monkeypatch.setattr(executor, "copy_state", copy_state)
+    child.copy_state(1, 7, None)
+    child.run(1, 0, 8, "primary", parcel(0))
+    with pytest.raises(ProgramError, match="no memory"):
+        child.take_copy(7)

@@ -68,10 +68,10 @@ def test_a_checkpoint_makes_the_steps_until_it_moot() -> None:
         step(journal, number)
         journal.finish(number)
         journal.change(0, StateChange(length=1))
-    journal.checkpointed(2, {0: "copy"})
+    journal.checkpointed(2, {0: ("copy",)})
     kinds = [e.step if isinstance(e, StepRecord) else type(e) for e in journal.entries()]
     assert kinds == [StateChanged, 3, StateChanged], "a change after the step came after the copy"
-    assert journal.base == {0: "copy"}
+    assert (journal.base, journal.base_step) == ({0: ("copy",)}, 2)
 
 
 def test_a_reset_of_all_children_with_state_makes_everything_before_it_moot() -> None:
@@ -80,7 +80,7 @@ def test_a_reset_of_all_children_with_state_makes_everything_before_it_moot() ->
     assert journal.bind(bound(1))
     step(journal, 1)
     journal.finish(1)
-    journal.base = {0: "copy", 1: "copy"}
+    journal.base = {0: ("copy",), 1: ("copy",)}
     assert not journal.change(0, StateChange(reset=True))
     assert journal.change(1, StateChange(reset=True))
     assert [type(e) for e in journal.entries()] == [StateChanged, StateChanged]

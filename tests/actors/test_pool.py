@@ -304,7 +304,8 @@ def test_outputs_of_twice_the_store_complete() -> None:
     assert all((out[name] == k % 2).all() for k, name in enumerate(names))
 
 
-def test_weights_lie_in_the_store_once_and_are_mapped_by_every_child() -> None:
+@pytest.mark.parametrize("map_weights", [True, False], ids=["a file", "the store"])
+def test_weights_lie_in_one_place_and_are_mapped_by_every_child(map_weights: bool) -> None:
     rng = np.random.default_rng(0)
     big = rng.standard_normal((1 << 20, 8)).astype(np.float32)  # 32 MiB
     small = np.ones(8, np.float32)
@@ -317,15 +318,12 @@ def test_weights_lie_in_the_store_once_and_are_mapped_by_every_child() -> None:
     for name, value in (("w", big), ("s", small), ("one", np.array([1])), ("wide", np.array([1, 8]))):
         model.graph.initializer.append(numpy_helper.from_array(value, name))
     providers: list[Any] = [("cpu:0", {"ops": ["Gather"]}), ("cpu:1", {"ops": ["GatherElements"]}), "cpu:2"]
-    with HeterogeneousExecutor(model, providers) as ex:
+    with HeterogeneousExecutor(model, providers, options=RuntimeOptions(map_weights=map_weights)) as ex:
         held = pool(ex)._held.weights
         assert held is not None
-        assert [n for names in held.names for n in names].count("w") == 1
-        assert sum("w" in names for names in held.names) == 1
-        users = [
-            child for child, objects in held.children.items() if any("w" in held.names[k] for k in objects)
-        ]
+        ((names, users),) = [(n, who) for n, who in (*held.stored, *held.mapped) if "w" in n]
         assert len(users) == 2
+        assert (names in held.refs) is not map_weights
         i = np.arange(0, 1 << 20, 997)
         out = ex.run({"i": i})
         assert out["z"].tobytes() == (big[i] * small).tobytes()

@@ -159,6 +159,20 @@ def test_a_checkpoint_goes_on_where_a_step_is_late_and_nobody_is_lost() -> None:
     assert recovery.base == 1
 
 
+def test_a_checkpoint_may_be_of_a_later_step_than_the_one_after_which_it_was_due() -> None:
+    recovery = machine(checkpoint_every=2)
+    recovery.handle(StateBegan())
+    finished(recovery, 1)
+    recovery.handle(StepLaunched(2))
+    assert recovery.handle(StepFinished(2)) == [TakeCheckpoint(2)]
+    finished(recovery, 3, 4)
+    recovery.handle(CheckpointSettled(1))
+    assert recovery.base is None, "it is older than what was asked for"
+    recovery.handle(CheckpointSettled(3))
+    assert (recovery.base, recovery.kept) == (3, [4])
+    assert recovery.counts.checkpoints == 1
+
+
 def test_a_standby_takes_over_and_is_replaced_once_the_work_goes_on() -> None:
     recovery = machine()
     recovery.handle(StandbyReady("gpu"))

@@ -112,7 +112,6 @@ class World(RuleBasedStateMachine):
             case TakeCheckpoint(step):
                 assert self.pending is None, "one checkpoint at a time"
                 assert self.recovery.running
-                self.checkpoints[step] = list(self.applied)
                 self.pending = step
             case StartStandby():
                 pass
@@ -148,6 +147,7 @@ class World(RuleBasedStateMachine):
         assert self.recovery.delivers(step, self.launched.pop(step))
         self.applied.append(step)
         self.wanted.append(step)
+        self.checkpoints[step] = list(self.applied)
         self.end(step)
         self.tell(StepFinished(step))
 
@@ -219,18 +219,23 @@ class World(RuleBasedStateMachine):
             assert not self.tell(StepsReplayed(self.recovery.epoch - step))
 
     @precondition(lambda self: self.pending is not None)
-    @rule(settled=st.booleans())
-    def copy(self, settled: bool) -> None:
-        step, self.pending = self.pending, None
-        assert step is not None
-        self.tell(CheckpointSettled(step) if settled else CheckpointLost(step))
+    @rule(settled=st.booleans(), data=st.data())
+    def copy(self, settled: bool, data: st.DataObject) -> None:
+        """Of the step after which it was due, or a later one."""
+        due, self.pending = self.pending, None
+        assert due is not None
+        step = data.draw(st.sampled_from([k for k in self.recovery.kept if k >= due]))
+        self.tell(CheckpointSettled(step) if settled else CheckpointLost(due))
+        assert not settled or self.recovery.base == step
 
     @rule(data=st.data())
     def hear_of_an_old_checkpoint(self, data: st.DataObject) -> None:
         """Of one that was under way when a child was lost, or that has settled already."""
         step = data.draw(st.sampled_from(list(self.checkpoints)))
-        if step is not None and step != self.pending:
+        if step is not None and (self.pending is None or step < self.pending):
+            base = self.recovery.base
             assert not self.tell(CheckpointSettled(step))
+            assert self.recovery.base == base
 
     @precondition(lambda self: not self.closed)
     @rule()

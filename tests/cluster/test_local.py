@@ -159,14 +159,17 @@ def test_a_weight_is_once_on_each_node_that_needs_it_however_many_children_do(no
     providers = ["cpu:0", "cpu:1", "cpu:2"]
     overrides = {"first": "cpu:0", "second": "cpu:1", "middle": "cpu:2", "sum": "cpu:2"}
     packed = {"strategy": "STRICT_PACK", "labels": {"cpu:0": {"zone": "b"}}, "cpus_per_child": 0}
-    with HeterogeneousExecutor(lookups(), providers, overrides=overrides, ray_options=packed) as ex:
+    options = RuntimeOptions(map_weights=False)
+    with HeterogeneousExecutor(
+        lookups(), providers, overrides=overrides, options=options, ray_options=packed
+    ) as ex:
         rows = np.arange(4)
         assert not ex.run({"x": rows})["y"].any()
         head, needs, not_needed = (node.id for node in nodes.nodes)
         assert set(node_of(ex).values()) == {needs}
         large = [
             where["node_ids"]
-            for where in get_object_locations(list(ex._children._held.weights.refs)).values()  # type: ignore[attr-defined]
+            for where in get_object_locations(list(ex._children._held.weights.refs.values())).values()  # type: ignore[attr-defined]
             if where["object_size"] >= TABLE_BYTES
         ]
         assert [sorted(ids) for ids in large] == [

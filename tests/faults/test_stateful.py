@@ -116,11 +116,14 @@ def test_a_step_that_failed_is_no_part_of_the_state(decoder: Beside) -> None:
 
 @pytest.mark.parametrize("point", ["checkpoint", "take copy"])
 def test_a_child_killed_while_state_is_copied_is_not_noticed(decoder: Beside, point: str) -> None:
+    """It is due after EVERY steps, told with the next one, made before the one after that, and then asked for."""
+    decoder.steps(EVERY + 1)
     with chaos.gate(point) as gate:
-        decoder.steps(EVERY)
+        future, want = decoder.submit(1)
         gate.wait_reached()
         chaos.kill("sim:0", decoder.ex)
         gate.open()
+    assert bits(future.result(timeout=100)) == want
     decoder.steps(3, n=1)
     assert same_state(decoder)
 
@@ -145,7 +148,7 @@ def test_a_child_killed_while_state_is_restored_or_replayed_is_not_noticed(
 def test_the_next_steps_do_not_wait_for_a_checkpoint_to_be_sent(decoder: Beside) -> None:
     before = decoder.recovery()["checkpoints"]
     with chaos.gate("take copy") as gate:
-        decoder.steps(EVERY)
+        decoder.steps(EVERY + 2)
         gate.wait_reached()
         decoder.steps(4)
         assert decoder.recovery()["checkpoints"] == before
