@@ -8,13 +8,11 @@ import time
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from queue import SimpleQueue
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import ray
 
 from actors import chaos, refs
-from actors.channels.child import ChildChannel
-from actors.channels.endpoint import Card
 from actors.channels.routes import ChildRoutes, child_routes
 from actors.devices import hide_devices
 from actors.parcels import NewBank, Wire, pack, unpack
@@ -33,6 +31,10 @@ from hetero.runtime.pins import Binding, OnDevice
 from hetero.runtime.state import StateChange, StateCopy, StateSpec
 from hetero.trace import Span
 from hetero.types import HostArray
+
+if TYPE_CHECKING:
+    from actors.channels.child import ChildChannel
+    from actors.channels.endpoint import Card
 
 CONCURRENCY_GROUPS = {"control": 1, "watch": 1, "beats": 1, "copies": 1}
 """Threads besides the one that runs partitions: one answers, one waits for the actor's end, one shows that the process
@@ -99,7 +101,7 @@ class ChildActor:
         """
         chaos.join(gates)
         set_threads(threads)
-        plan = Plan.from_bytes(plan_bytes.tobytes())
+        plan = Plan.from_bytes(plan_bytes.tobytes(), checked=True)
         chaos.reach(f"prepare {plan.providers[index].name}")
         named = {
             name: array
@@ -186,6 +188,8 @@ class ChildActor:
     @ray.method(concurrency_group="control")
     def open_channels(self, generation: int) -> Card:
         """Listen for peers, in place of channels of an earlier generation. Raises: TransportError."""
+        from actors.channels.child import ChildChannel  # not needed before: the first steps come as objects
+
         self.close_channels()
         child = self._ready(self._generation)
         assert self._routes is not None, "a child that is ready has its routes"
