@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import importlib
 import math
+import os
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -27,7 +28,7 @@ _AHEAD = 4
 @cache
 def machine_has(feature: str) -> bool:
     """Whether the machine that numba compiles for has it; LLVM's name, such as "avx512f"."""
-    features = getattr(importlib.import_module("numba.core.config"), "CPU_FEATURES", None)
+    features = os.environ.get("NUMBA_CPU_FEATURES")
     if features is not None:
         return f"+{feature}" in features.split(",")
     return bool(importlib.import_module("llvmlite.binding").get_host_cpu_features().get(feature))
