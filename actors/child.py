@@ -7,6 +7,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
+from importlib import import_module
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -20,7 +21,7 @@ from actors.threads import set_threads, thread_counts
 from hetero.errors import ProgramError, TransportError
 from hetero.extensions.registry import load_modules
 from hetero.kernels import load_all
-from hetero.kernels.jit import compile_all
+from hetero.kernels.jit import load_compiled
 from hetero.options import RuntimeOptions
 from hetero.planner.plan import Plan
 from hetero.providers.registry import create
@@ -76,9 +77,15 @@ class ChildActor:
         self._swapping = threading.Lock()
 
     def warm_up(self, options: RuntimeOptions) -> dict[str, Any]:
-        """Load what any child may need, compiled kernels included, and wait for `prepare`. Returns pid and node_id."""
+        """Load what any child may need, compiled kernels included, and wait for `prepare`. Returns pid and node_id.
+
+        That takes a tenth of a second; what this machine has not compiled yet is left to the child that needs it.
+        """
+        import_module("hetero.planner.codec")
+        import_module("hetero.providers.cpu")
+        import_module("actors.channels.child")
         load_all()
-        compile_all()
+        load_compiled()
         load_modules(options.extensions)
         return {"pid": os.getpid(), "node_id": node_id()}
 

@@ -6,7 +6,6 @@ import ctypes
 import importlib
 import importlib.util
 import os
-import sys
 import threading
 import types
 import zlib
@@ -19,13 +18,9 @@ import numpy as np
 
 from hetero.kernels import jit_memory, jit_store
 from hetero.kernels.jit_call import Native, words_of
+from hetero.kernels.jit_runtime import address, has_pool, pool_size
 from hetero.kernels.jit_signature import CODE_OF, operands_of
 from hetero.kernels.machine_code import UnfitError, image_of, load
-
-# libgomp reads these when it loads. Threads that spin between two parallel loops starve OpenBLAS's threads: a
-# Winograd convolution was measured ten times slower with the defaults.
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-os.environ.setdefault("GOMP_SPINCOUNT", "0")
 
 prange = range
 """Loop over this in a jitted function; the parallel variant runs it on threads."""
@@ -57,40 +52,22 @@ def _installed() -> bool:
     return importlib.util.find_spec("numba") is not None
 
 
-_loaded: list[tuple[Any, bool]] = []
-
-
-def _numba() -> tuple[Any, bool]:
-    """numba (None where it cannot be imported) and whether it can run threads."""
-    if not _loaded:
-        with _lock:
-            if not _loaded:
-                _loaded.append(_load())
-    return _loaded[0]
-
-
-def _threads() -> bool:
-    """Whether loops may run on more than one thread; numba is imported only where its own settings allow it."""
-    if "numba" not in sys.modules:
-        most = os.environ.get("NUMBA_NUM_THREADS") or os.cpu_count() or 1
-        if int(most) < 2:
-            return False
-    numba, threads = _numba()
-    return threads and numba.config.NUMBA_NUM_THREADS > 1
-
-
-def _load() -> tuple[Any, bool]:
+@cache
+def _numba() -> Any:
+    """numba, for what is not compiled yet; None where it cannot be imported."""
     try:
         numba = importlib.import_module("numba")
     except ImportError:
-        return None, False
-    try:
-        # The workqueue layer may not be entered from two threads: without OpenMP loops stay on one.
-        importlib.import_module("numba.np.ufunc.omppool")
-    except ImportError:
-        return numba, False
-    numba.config.THREADING_LAYER = "omp"
-    return numba, True
+        return None
+    if has_pool():
+        numba.config.THREADING_LAYER = "omp"
+    return numba
+
+
+def _threads() -> bool:
+    """Whether loops may run on more than one thread. Pools other than OpenMP's may not be entered from two threads:
+    with those, loops stay on one."""
+    return pool_size() > 1 and has_pool()
 
 
 def inline(function: _T) -> _T:
@@ -113,8 +90,8 @@ def native(compiled: Callable[[Any], Any]) -> Callable[[_T], _T]:
 class Jitted:
     """A function with a compiled serial variant, a compiled parallel one, and a NumPy twin.
 
-    Each variant is compiled when it is first asked for (seconds), and cached on disk: the serial one as an image, which
-    takes less than a millisecond to load and no numba, where its code stands alone; all others by numba.
+    Each variant is compiled when it is first asked for (seconds), and cached on disk: by numba, and as an image, which
+    takes less than a millisecond to load, and no numba.
     """
 
     def __init__(
@@ -135,9 +112,21 @@ class Jitted:
 
     def compile(self) -> None:
         """Compile every variant that this machine can use, into the caches on disk."""
-        for code in dict.fromkeys(s.split("[")[0] for s in self.signatures):
-            for parallel in {False, _threads() and "prange" in self.function.__code__.co_names}:
-                self._get(parallel, code)
+        for key in self._useful():
+            self._get(*key)
+
+    def load(self) -> None:
+        """Load every variant that has been compiled before."""
+        with _lock:
+            for key in self._useful() - self._variants.keys():
+                found = self._stored(*key)
+                if found is not None:
+                    self._variants[key] = found
+
+    def _useful(self) -> set[tuple[bool, str]]:
+        """(parallel, first dtype) of the variants that this machine can use."""
+        both = {False, _threads() and "prange" in self.function.__code__.co_names}
+        return {(parallel, s.split("[")[0]) for parallel in both for s in self.signatures}
 
     def variant(self, *arrays: Any, parallel: bool = False) -> Callable[..., None]:
         """What to call for these arrays: compiled code, or the twin where it cannot be used.
@@ -163,25 +152,45 @@ class Jitted:
         return found  # type: ignore[no-any-return]
 
     def _made(self, parallel: bool, code: str) -> Any:
-        chosen = [s for s in self.signatures if s.startswith(f"{code}[")]
+        found = self._stored(parallel, code)
+        if found is not None:
+            return found
+        chosen = self._chosen(code)
         if not chosen:
             return self.twin
-        if parallel or len(chosen) > 1:
-            return self._compiled(parallel, chosen)
-        operands, file = operands_of(chosen[0]), self.function.__code__.co_filename
-        name = f"{self.function.__qualname__}.{code}".replace("<locals>.", "")
-        stamp = jit_store.stamp_of(
-            {file, jit_memory.__file__, *_helper_files(self.function)}, chosen[0], *self._flags()
-        )
-        image, compiled = jit_store.read(name, file, stamp), None
+        compiled = self._compiled(parallel, chosen)
+        if len(chosen) > 1 or compiled is self.twin:
+            return compiled
+        operands = operands_of(chosen[0])
         try:
-            if image is None:
-                compiled = self._compiled(False, chosen)
-                image = image_of(*_object_of(compiled), words_of(operands))
-                jit_store.write(name, file, stamp, image)
-            return Native(load(image), operands)
+            image = image_of(*_object_of(compiled), words_of(operands), address)
+            jit_store.write(*self._place(parallel, chosen[0]), image)
+            return Native(load(image, address), operands)
         except (UnfitError, OSError):
-            return compiled or self._compiled(False, chosen)
+            return compiled
+
+    def _stored(self, parallel: bool, code: str) -> Native | None:
+        """A variant from the store; None where it is not there, or not of this source, machine and numba."""
+        chosen = self._chosen(code)
+        image = jit_store.read(*self._place(parallel, chosen[0])) if len(chosen) == 1 else None
+        if image is None:
+            return None
+        try:
+            return Native(load(image, address), operands_of(chosen[0]))
+        except (UnfitError, OSError):
+            return None
+
+    def _chosen(self, code: str) -> list[str]:
+        """The signatures whose first array is of this dtype."""
+        return [s for s in self.signatures if s.startswith(f"{code}[")]
+
+    def _place(self, parallel: bool, signature: str) -> tuple[str, str, str]:
+        """Where the store has a variant: a name, the source file, and what the source must be."""
+        name = self.function.__qualname__.replace("<locals>.", "")
+        kind = signature.split("[")[0] + (".parallel" if parallel else "")
+        file = self.function.__code__.co_filename
+        files = {file, jit_memory.__file__, *_helper_files(self.function)}
+        return f"{name}.{kind}", file, jit_store.stamp_of(files, signature, *self._flags())
 
     def _flags(self) -> list[str]:
         """What numba is told besides the signature."""
@@ -191,7 +200,7 @@ class Jitted:
 
     def _compiled(self, parallel: bool, chosen: Sequence[str]) -> Any:
         """numba's function, or the twin where numba cannot be imported after all."""
-        numba = _numba()[0]
+        numba = _numba()
         if numba is None:
             return self.twin
         options = {
@@ -303,3 +312,10 @@ def compile_all() -> int:
     for function in _every:
         function.compile()
     return len(_every)
+
+
+def load_compiled() -> None:
+    """Load every variant of every jitted function that was imported, as far as they have been compiled before."""
+    if enabled():
+        for function in _every:
+            function.load()

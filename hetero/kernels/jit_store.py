@@ -15,9 +15,10 @@ from contextlib import suppress
 from functools import cache
 from importlib import metadata
 from pathlib import Path
-from tempfile import NamedTemporaryFile
+from uuid import uuid4
 
 from hetero.kernels.machine_code import Image
+from hetero.kernels.processor import description
 
 _FORMAT = "1"
 _DIGEST = 32
@@ -40,9 +41,10 @@ def write(name: str, file: str, stamp: str, image: Image) -> None:
     for folder in _folders(file):
         with suppress(OSError, ImportError):
             folder.mkdir(parents=True, exist_ok=True)
-            with NamedTemporaryFile(dir=folder, delete=False) as out:
-                out.write(_digest(stamp.encode()) + _digest(body) + body)
-            os.replace(out.name, folder / _file_name(name, file))
+            target = folder / _file_name(name, file)
+            fresh = target.with_suffix(f".{uuid4().hex}")  # readable for whoever may read what is made here
+            fresh.write_bytes(_digest(stamp.encode()) + _digest(body) + body)
+            fresh.replace(target)
             return
 
 
@@ -82,25 +84,12 @@ def machine() -> str:
         platform.machine(),
         *versions,
         *settings,
-        _processor(),
+        description(),
     ]
     return hashlib.sha256("\n".join(found).encode()).hexdigest()[:16]
 
 
 _NO_MATTER = frozenset({"NUMBA_NUM_THREADS", "NUMBA_CACHE_DIR", "NUMBA_THREADING_LAYER"})
-
-
-def _processor() -> str:
-    """What the kernel says of the first processor: its name and its features, not its clock."""
-    with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as lines:
-        found = []
-        for line in lines:
-            if not line.strip():
-                break
-            key = line.partition(":")[0].strip()
-            if key in ("vendor_id", "cpu family", "model", "model name", "stepping", "flags"):
-                found.append(line)
-    return "".join(found)
 
 
 def _digest(data: bytes) -> bytes:

@@ -13,7 +13,7 @@ import struct
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgpack
 import numpy as np
@@ -25,15 +25,14 @@ _FUNC = 2
 _UNDEFINED, _COMMON = 0, 0xFFF2
 _LINE = 64
 
-_FROM_C = frozenset({"memcpy", "memmove", "memset"})
-_NEVER_CALLED = frozenset({"NRT_MemInfo_call_dtor"})
-"""Ends an array that owns its memory. Operands come without an owner."""
+Address: TypeAlias = Callable[[str], int]
+"""Where the function (or variable) of a name lies in this process. Raises: KeyError where there is none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Image:
     """`code` with, at each of the offsets `relative`, a word to which the address of its beginning is to be added, and
-    at each of `external` one to which that of a function of the C library is."""
+    at each of `external` one to which that of a function elsewhere is."""
 
     code: bytes
     relative: tuple[int, ...]
@@ -118,18 +117,18 @@ class _Object:
         raise UnfitError("a jump out of every function")
 
 
-def image_of(data: bytes, name: str, n_words: int) -> Image:
+def image_of(data: bytes, name: str, n_words: int, address: Address) -> Image:
     """The image of function `name` of an object file, which takes `n_words` operands after the two addresses that
     numba's functions begin with: that of a result, and that of an exception. Neither is looked at.
 
-    Raises: UnfitError where the code needs more than the C library's memory functions.
+    Raises: UnfitError where the code needs what has no `address`, or keeps something from call to call.
     """
     try:
         file = _Object(data)
         entry = next(s for s in file.symbols if s.name == name and s.kind == _FUNC)
     except (struct.error, ValueError, StopIteration, IndexError) as error:
         raise UnfitError(f"no object file with {name}") from error
-    kept = _kept(file, entry)
+    kept = _kept(file, entry, address)
     start, calls = _entry(n_words)
     code = bytearray(start)
     places: dict[int, int] = {}
@@ -162,7 +161,7 @@ def image_of(data: bytes, name: str, n_words: int) -> Image:
     return Image(bytes(code), tuple(relative), tuple(external))
 
 
-def _kept(file: _Object, entry: _Symbol) -> list[tuple[int, _Relocation | None]]:
+def _kept(file: _Object, entry: _Symbol, address: Address) -> list[tuple[int, _Relocation | None]]:
     """(section, relocation) of all that can be reached from `entry`; each section at least once."""
     kept: list[tuple[int, _Relocation | None]] = [(entry.section, None)]
     functions, tables = {entry}, {entry.section}
@@ -175,8 +174,7 @@ def _kept(file: _Object, entry: _Symbol) -> list[tuple[int, _Relocation | None]]
             if relocation.kind != _ABSOLUTE_64:
                 raise UnfitError(f"relocation of kind {relocation.kind}")
             if symbol.section == _UNDEFINED:
-                if symbol.name not in _FROM_C | _NEVER_CALLED:
-                    raise UnfitError(f"it calls {symbol.name}")
+                _found(symbol.name, address)
                 continue
             if symbol.section == _COMMON:
                 continue
@@ -227,7 +225,7 @@ _loaded: list[Any] = []
 """Images that functions lie in: code is never unloaded."""
 
 
-def load(image: Image) -> Callable[[Any], None]:
+def load(image: Image, address: Address) -> Callable[[Any], None]:
     """What to call with a block of operands (a ctypes array): from any thread, and without the interpreter's lock.
 
     Raises: OSError where memory may not hold code that was made at run time; UnfitError for an unknown function.
@@ -240,20 +238,17 @@ def load(image: Image) -> Callable[[Any], None]:
     words = np.ndarray((len(image.code) - 7,), "<u8", memory, strides=(1,))  # one at every byte
     words[np.array(image.relative, np.intp)] += np.uint64(base)
     for at, name in image.external:
-        words[at] += np.uint64(_address(name))
-    if _libc().mprotect(ctypes.c_void_p(base), ctypes.c_size_t(len(memory)), mmap.PROT_READ | mmap.PROT_EXEC):
+        words[at] += np.uint64(_found(name, address))
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.mprotect(ctypes.c_void_p(base), ctypes.c_size_t(len(memory)), mmap.PROT_READ | mmap.PROT_EXEC):
         raise OSError(ctypes.get_errno(), "memory cannot be made to hold code")
     _loaded.append((memory, words))
     called: Callable[[Any], None] = ctypes.CFUNCTYPE(None)(base)
     return called
 
 
-def _libc() -> Any:
-    return ctypes.CDLL(None, use_errno=True)
-
-
-def _address(name: str) -> int:
-    found = ctypes.cast(getattr(_libc(), "abort" if name in _NEVER_CALLED else name), ctypes.c_void_p).value
-    if found is None:
-        raise UnfitError(f"there is no {name}")
-    return found
+def _found(name: str, address: Address) -> int:
+    try:
+        return address(name)
+    except KeyError as error:
+        raise UnfitError(f"there is no {name}") from error

@@ -31,7 +31,9 @@ def test_each_operator_is_found_in_the_files_that_register_it() -> None:
     assert done.returncode == 0, done.stderr
     listed = {f"{domain}::{op}={file}" for (domain, op), files in families().items() for file in files}
     assert listed == set(done.stdout.split())
-    assert {(d.domain, d.op_type) for d in registered()} == set(families())
+    assert set(families()) <= {
+        (d.domain, d.op_type) for d in registered()
+    }  # tests register some of their own
 
 
 def test_looking_a_kernel_up_loads_its_family_and_no_other() -> None:

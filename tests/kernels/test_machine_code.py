@@ -13,11 +13,13 @@ import pytest
 
 from hetero.kernels import jit_store
 from hetero.kernels import tape_layout as layout
-from hetero.kernels.jit import _object_of, enabled, jit
+from hetero.kernels.jit import Jitted, _object_of, enabled, jit, prange
 from hetero.kernels.jit_call import Native, bound, words_of
+from hetero.kernels.jit_runtime import address, has_pool, pool_size
 from hetero.kernels.jit_signature import operands_of
 from hetero.kernels.machine_code import Image, UnfitError, image_of, load
-from hetero.kernels.tape import TapeWriter, address
+from hetero.kernels.tape import TapeWriter
+from hetero.kernels.tape import address as address_of
 from hetero.kernels.tape_loops import run_tape
 
 pytestmark = pytest.mark.skipif(
@@ -30,6 +32,12 @@ def allocating(x: Any, y: Any) -> None:
     spare = np.empty(x.shape, np.float32)
     spare[:] = x
     y[:] = spare.T
+
+
+@jit("i8[1], f4[1]!", twin=lambda *_: None)
+def spread(words: Any, y: Any) -> None:
+    for i in prange(y.shape[0]):
+        y[i] = words[i] + 1
 
 
 @jit("i8[1], f4[1]!, i8, i8, i8, i8, i8", twin=lambda *_: None)
@@ -53,21 +61,46 @@ def test_numbas_own_call_gives_the_same_bits() -> None:
         writer, y = TapeWriter(x.shape), np.zeros_like(x)
         tape = writer.finish([writer.emit(layout.ERF, writer.emit(layout.TANH, writer.input(x.shape)))])
         assert tape is not None
-        words = tape.words_at([address(x), address(y)], np.zeros(tape.scratch_bytes + 64, np.uint8))
+        words = tape.words_at([address_of(x), address_of(y)], np.zeros(tape.scratch_bytes + 64, np.uint8))
         make(words)(words)
         results.append(y)
     assert results[0].any()
     assert results[0].tobytes() == results[1].tobytes()
 
 
-def test_code_that_needs_a_runtime_stays_with_numba() -> None:
+def test_code_that_makes_arrays_of_its_own_finds_numbas_runtime() -> None:
     x, y = np.arange(6, dtype=np.float32).reshape(2, 3), np.zeros((3, 2), np.float32)
     function = allocating.variant(x, y)
+    assert isinstance(function, Native)
+    call = bound(function, x, y)
+    for _ in range(100):
+        call()
+    assert (y == x.T).all()
+
+
+@pytest.mark.skipif(not has_pool() or pool_size() < 2, reason="loops stay on one thread")
+def test_loops_of_an_image_run_on_threads() -> None:
+    spread.variant(np.zeros(1, np.int64), parallel=True)  # compiled by now, if it was not before
+    done = subprocess.run([sys.executable, "-c", ON_THREADS], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) == 3
+
+
+def nothing(name: str) -> int:
+    raise KeyError(name)
+
+
+def test_code_that_calls_what_is_not_there_stays_with_numba(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled = allocating._compiled(False, list(allocating.signatures))
+    with pytest.raises(UnfitError, match="there is no NRT_"):
+        image_of(*_object_of(compiled), words_of(operands_of("f4[2], f4[2]!")), nothing)
+    monkeypatch.setattr("hetero.kernels.jit.address", nothing)
+    again = Jitted(allocating.function, allocating.signatures, allocating.twin)
+    x, y = np.arange(6, dtype=np.float32).reshape(2, 3), np.zeros((3, 2), np.float32)
+    function = again.variant(x, y)
     assert not isinstance(function, Native)
     bound(function, x, y)()
     assert (y == x.T).all()
-    with pytest.raises(UnfitError, match="NRT_"):
-        image_of(*_object_of(function), words_of(operands_of("f4[2], f4[2]!")))
 
 
 def test_numbers_other_than_int64_are_not_for_images() -> None:
@@ -78,7 +111,7 @@ def test_numbers_other_than_int64_are_not_for_images() -> None:
 @pytest.mark.parametrize("data", [b"", b"\x7fELF", b"\x7fELF\x02\x01" + bytes(100)])
 def test_what_is_no_object_file_is_refused(data: bytes) -> None:
     with pytest.raises(UnfitError):
-        image_of(data, "f", 1)
+        image_of(data, "f", 1, nothing)
 
 
 def test_a_bound_call_reads_its_operands_when_it_is_made() -> None:
@@ -134,8 +167,32 @@ def test_a_folder_that_cannot_be_written_is_passed_by(
 
 
 def test_an_unknown_function_is_not_called() -> None:
-    with pytest.raises((UnfitError, AttributeError)):
-        load(Image(bytes(64), (), ((0, "no_such_function_at_all"),)))
+    with pytest.raises(UnfitError):
+        load(Image(bytes(64), (), ((0, "no_such_function_at_all"),)), address)
+
+
+ON_THREADS = """
+import os
+os.environ["NUMBA_NUM_THREADS"] = "3"
+import sys
+import numpy as np
+from tests.kernels.test_machine_code import spread
+from hetero.kernels.jit_call import Native
+from hetero.kernels.jit_runtime import _pool, limit_threads
+import ctypes
+
+words, seen = np.zeros(300, np.int64), np.zeros(300, np.float32)
+function = spread.variant(words, parallel=True)
+assert isinstance(function, Native)
+function(words, seen)
+assert seen.all() and "numba" not in sys.modules
+get = ctypes.CFUNCTYPE(ctypes.c_int)(_pool().get_num_threads)
+print(get())
+limit_threads(2)
+assert get() == 2
+import numba  # which finds the same threads
+assert numba.get_num_threads() in (2, 3)
+"""
 
 
 FRESH = """
