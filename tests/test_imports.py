@@ -14,6 +14,7 @@ import onnx.parser
 import pytest
 
 from hetero.executor import plan
+from hetero.kernels.families import families
 from hetero.kernels.row_loops import softmax_rows
 from hetero.kernels.tape import load_tapes
 
@@ -128,6 +129,26 @@ def test_a_child_loads_nothing_that_it_has_no_use_for() -> None:
         *("hetero.kernels.conv", "hetero.kernels.rnn", "hetero.kernels.reference"),
     ):
         assert unused not in loaded, f"a child loads {unused}"
+
+
+AS_A_STANDBY = """
+import sys
+from actors import child as module
+from hetero.options import RuntimeOptions
+
+module.node_id = lambda: "here"
+module.ChildActor().warm_up(RuntimeOptions())
+print(*sys.modules)
+"""
+
+
+def test_a_standby_loads_every_family_and_compiles_nothing() -> None:
+    done = subprocess.run([sys.executable, "-c", AS_A_STANDBY], capture_output=True, timeout=120, cwd=ROOT)
+    assert done.returncode == 0, done.stderr.decode()
+    loaded = set(done.stdout.decode().split())
+    files = {file for each in families().values() for file in each}
+    assert {f"hetero.kernels.{file}" for file in files} | {"zmq", "hetero.planner.codec"} <= loaded
+    assert not {"numba", "onnx_ir", "hetero.planner.planner"} & loaded
 
 
 def test_every_public_name_is_there() -> None:
