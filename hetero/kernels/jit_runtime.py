@@ -54,7 +54,8 @@ def address(name: str) -> int:
 def pool_size() -> int:
     """How many threads loops may run on at most: numba's own setting, or all processors that this process may use."""
     theirs = getattr(sys.modules.get("numba.core.config"), "NUMBA_NUM_THREADS", None)
-    return int(theirs or os.environ.get("NUMBA_NUM_THREADS") or len(os.sched_getaffinity(0)))
+    usable = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count()
+    return int(theirs or os.environ.get("NUMBA_NUM_THREADS") or usable or 1)
 
 
 @cache
@@ -69,7 +70,7 @@ def has_pool() -> bool:
 
 def limit_threads(count: int) -> None:
     """Let loops that this thread starts run on at most `count` threads."""
-    if has_pool() and (_begun or "numba" in sys.modules):
+    if (_begun or "numba" in sys.modules) and has_pool():
         ctypes.CFUNCTYPE(None, ctypes.c_int)(_pool().set_num_threads)(min(count, pool_size()))
     else:
         os.environ["NUMBA_NUM_THREADS"] = str(count)
