@@ -7,14 +7,13 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from typing import Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 import ray
 
 from actors import chaos, refs
 from actors.arrivals import Content, arrived
-from actors.channels.child import ChildChannel
-from actors.channels.endpoint import Card
 from actors.channels.routes import ChildRoutes, child_routes
 from actors.devices import hide_devices
 from actors.parcels import NewBank, Wire, pack, unpack
@@ -22,7 +21,7 @@ from actors.threads import set_threads, thread_counts
 from hetero.errors import ProgramError, TransportError
 from hetero.extensions.registry import load_modules
 from hetero.kernels import load_all
-from hetero.kernels.jit import compile_all
+from hetero.kernels.jit import load_compiled
 from hetero.options import RuntimeOptions
 from hetero.planner.plan import Plan
 from hetero.providers.registry import create
@@ -34,6 +33,10 @@ from hetero.runtime.state import StateChange, StateSpec
 from hetero.runtime.state_copy import StateCopy
 from hetero.trace import Span
 from hetero.types import HostArray
+
+if TYPE_CHECKING:
+    from actors.channels.child import ChildChannel
+    from actors.channels.endpoint import Card
 
 CONCURRENCY_GROUPS = {"control": 1, "watch": 1, "beats": 1, "copies": 1}
 """Threads besides the one that runs partitions: one answers, one waits for the actor's end, one shows that the process
@@ -73,9 +76,15 @@ class ChildActor:
         self._swapping = threading.Lock()
 
     def warm_up(self, options: RuntimeOptions) -> dict[str, Any]:
-        """Load what any child may need, compiled kernels included, and wait for `prepare`. Returns pid and node_id."""
+        """Load what any child may need, compiled kernels included, and wait for `prepare`. Returns pid and node_id.
+
+        That takes a tenth of a second; what this machine has not compiled yet is left to the child that needs it.
+        """
+        import_module("hetero.planner.codec")
+        import_module("hetero.providers.cpu")
+        import_module("actors.channels.child")
         load_all()
-        compile_all()
+        load_compiled()
         load_modules(options.extensions)
         return {"pid": os.getpid(), "node_id": node_id()}
 
@@ -98,7 +107,7 @@ class ChildActor:
         """
         chaos.join(gates)
         set_threads(threads)
-        plan = Plan.from_bytes(plan_bytes.tobytes())
+        plan = Plan.from_bytes(plan_bytes.tobytes(), checked=True)
         chaos.reach(f"prepare {plan.providers[index].name}")
         named = arrived(weight_names, weights)
         child = ChildExecutor(create(plan.providers[index]), options)
@@ -183,6 +192,8 @@ class ChildActor:
     @ray.method(concurrency_group="control")
     def open_channels(self, generation: int) -> Card:
         """Listen for peers, in place of channels of an earlier generation. Raises: TransportError."""
+        from actors.channels.child import ChildChannel  # not needed before: the first steps come as objects
+
         self.close_channels()
         child = self._ready(self._generation)
         assert self._routes is not None, "a child that is ready has its routes"

@@ -101,6 +101,7 @@ class Starting:
         if coming.standby is not None:
             self._free.setdefault(held.wishes[child].kind, []).append(home)
             held.homes[child] = coming.standby.home
+        self._looked_s = time.monotonic()  # most are there before it is time for a look
         member.device, member.generation = device, coming.generation
         held.members[child] = member
         coming.ready = held.prepare(child, self._options)

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import os
-import sys
 
 from threadpoolctl import threadpool_info, threadpool_limits
 
+from hetero.kernels.jit_runtime import limit_threads
+
 
 def set_threads(count: int) -> None:
-    """Let BLAS, OpenMP and Numba use `count` threads in this process. Numba's setting holds for the calling thread.
+    """Let BLAS, OpenMP and compiled loops use `count` threads in this process; loops, where this thread starts them.
 
     Ray sets OMP_NUM_THREADS to a worker's CPU share, which is 1 for a share below one CPU, and only for libraries that
     load after the worker has started; so nothing that was set before is relied on.
     """
     os.environ["OMP_NUM_THREADS"] = str(count)
     threadpool_limits(count)
-    numba = sys.modules.get("numba")
-    if numba is None:
-        os.environ["NUMBA_NUM_THREADS"] = str(count)
-    else:
-        numba.set_num_threads(min(count, numba.config.NUMBA_NUM_THREADS))
+    limit_threads(count)
 
 
 def thread_counts() -> dict[str, int]:

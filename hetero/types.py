@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from enum import IntEnum
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import numpy.typing as npt
-import onnx_ir as ir
 
+from hetero.data_type import NUMPY
+from hetero.data_type import STRING as STRING
+from hetero.data_type import DataType as DataType
 from hetero.map_value import MapValue as MapValue
 from hetero.sequence_value import LazySequence as LazySequence
 from hetero.sequence_value import RemoteElement as RemoteElement
 from hetero.sequence_value import SequenceValue as SequenceValue
 
-DataType = ir.DataType
 Array = Any
 """An array of some provider: numpy.ndarray on the host, cupy.ndarray or a simulated device's array elsewhere."""
 HostArray = npt.NDArray[Any]
@@ -25,17 +27,13 @@ Dim = int | str | None
 """An extent: known, symbolic (an expression over symbols such as "batch" or "2*n + 1"), or unknown."""
 Shape = tuple[Dim, ...]
 
-STRING = np.dtype(object)
-_TO_NUMPY: dict[DataType, np.dtype[Any]] = {
-    t: (STRING if t == DataType.STRING else np.dtype(t.numpy())) for t in DataType if t != DataType.UNDEFINED
-}
-_FROM_NUMPY: dict[np.dtype[Any], DataType] = {v: k for k, v in _TO_NUMPY.items()}
+_FROM_NUMPY = {NUMPY[t]: t for t in DataType if t != DataType.UNDEFINED}
 FLOATS = frozenset(np.dtype(t) for t in (np.float16, np.float32, np.float64, ml_dtypes.bfloat16))
 
 
-def numpy_dtype(dtype: DataType) -> np.dtype[Any]:
-    """The NumPy dtype that holds an ONNX dtype (ml_dtypes for the narrow ones, object for strings)."""
-    return _TO_NUMPY[dtype]
+def numpy_dtype(dtype: IntEnum) -> np.dtype[Any]:
+    """The NumPy dtype that holds an ONNX dtype, ours or onnx-ir's; ml_dtypes for narrow ones, object for strings."""
+    return NUMPY[dtype]
 
 
 def onnx_dtype(dtype: npt.DTypeLike) -> DataType:

@@ -58,7 +58,7 @@ def _set(value: ir.Value, type_: TensorType) -> None:
     elif declared is not None and len(declared) == len(shape):
         shape = [was if dim is None else dim for dim, was in zip(shape, declared.dims, strict=True)]
     assert type_.dtype is not None
-    value.type = ir.TensorType(type_.dtype)
+    value.type = ir.TensorType(ir.DataType(type_.dtype))
     value.shape = None if shape is None else ir.Shape(shape, frozen=True)
 
 

@@ -7,13 +7,12 @@ from functools import cache
 from importlib import import_module, metadata
 from typing import Any, NoReturn, TypeVar
 
-import onnx.defs
-
 from hetero.errors import KernelError, OptionError
 from hetero.extensions.contract import Extension
 from hetero.kernels.base import Compiled, KernelDef, lookup
 from hetero.program.operation import Operation
 from hetero.program.program import Dispatch
+from hetero.program.schema import signature
 from hetero.types import Spec, ValueType
 
 GROUP = "hetero.extensions"
@@ -188,24 +187,14 @@ def _check(made: Any) -> None:
         raise OptionError(
             f"{where} is in_capture but not in_session: what waits cannot be recorded", operand="in_capture"
         )
-    _load_kernels()
     for version in made.versions:
-        if lookup(made.domain, made.name, version) is not None or onnx.defs.has(
-            made.name, version, made.domain
-        ):
+        if lookup(made.domain, made.name, version) or signature(made.domain, made.name, version):
             raise OptionError(f"{made.id}-{version} of {where} is built in already", op=made.id)
 
 
 def _where(extension: Extension) -> str:
     cls = type(extension)
     return f"{cls.__module__}.{cls.__qualname__}"
-
-
-@cache
-def _load_kernels() -> None:
-    from hetero.kernels import load_all
-
-    load_all()
 
 
 @cache

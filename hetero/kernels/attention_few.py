@@ -12,6 +12,7 @@ from hetero.kernels.attention_few_loops import attend_few
 from hetero.kernels.base import Call
 from hetero.kernels.fused import in_turn
 from hetero.kernels.jit import enabled
+from hetero.kernels.jit_call import bound
 from hetero.kernels.workspace import ALIGNMENT_BYTES
 from hetero.types import Array
 
@@ -82,7 +83,7 @@ def bind_few(
     masked = -np.inf if reach is None else reach.masked
     numbers = np.array([sizes.scale, sizes.softcap, masked], np.float32)
     work = b * n * s * t * (sizes.size + sizes.value_size)
-    call = partial(
+    call = bound(
         attend_few.variant(words, last, first, numbers, parallel=work >= PARALLEL_PRODUCTS),
         words,
         last,

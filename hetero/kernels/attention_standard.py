@@ -20,7 +20,7 @@ from hetero.kernels.quiet import Quiet
 from hetero.kernels.widen import NARROW, widened
 from hetero.kernels.workspace import Part, carve, carved_bytes
 from hetero.program.operation import Operation
-from hetero.types import FLOATS, Array, Spec, TensorSpec, TensorType, ValueType
+from hetero.types import FLOATS, Array, Spec, TensorSpec, TensorType, ValueType, numpy_dtype
 
 INT64 = np.dtype(np.int64)
 _Q, _K, _V, _MASK, _PAST_KEY, _PAST_VALUE, _LENGTHS = range(7)
@@ -45,7 +45,7 @@ class _Form:
 def _one_float(op: Operation, types: Sequence[ValueType | None]) -> str | None:
     """Why the body of the operator's text must do: it allows keys and values of different dtypes."""
     floats = {t.dtype for i, t in enumerate(types) if i != _LENGTHS and isinstance(t, TensorType)}
-    floats = {d for d in floats if d is not None and d.is_floating_point()}
+    floats = {d for d in floats if d is not None and numpy_dtype(d) in FLOATS}
     return "its operands are floats of different dtypes" if len(floats) > 1 else None
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from hetero.errors import UnsupportedError
+from hetero.kernels.families import load
 from hetero.program.operation import Operation
 from hetero.program.program import Dispatch
 from hetero.types import Array, HostArray, Spec, TensorSpec, ValueType
@@ -144,7 +145,8 @@ def kernel(
 
 
 def lookup(domain: str, op_type: str, version: int) -> KernelDef | None:
-    """The kernel that implements this schema version, or None."""
+    """The kernel that implements this schema version, or None. Its family is imported if it was not before."""
+    load(domain, op_type)
     for definition in _REGISTRY.get((domain, op_type), ()):
         if version in definition.versions:
             return definition

@@ -14,6 +14,7 @@ from hetero.kernels.broadcasting import elements, one_dtype
 from hetero.kernels.derived import Keeper
 from hetero.kernels.fused import PIECE_BYTES, in_turn
 from hetero.kernels.jit import PARALLEL_ELEMENTS, jit, prange
+from hetero.kernels.jit_call import bound
 from hetero.kernels.operands import fail
 from hetero.kernels.quiet import Quiet
 from hetero.kernels.widen import is_constant
@@ -158,7 +159,7 @@ def batch_norm(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
             planes = (source.reshape(-1, width), factor, shift, target.reshape(-1, width))
             function = affine_planes.variant(*planes, parallel=source.size >= 4 * PARALLEL_ELEMENTS)
             if function is not affine_planes.twin:
-                calls.append(partial(function, *planes, int(np.may_share_memory(source, target))))
+                calls.append(bound(function, *planes, int(np.may_share_memory(source, target))))
                 return Quiet(in_turn(calls))
         if width == 1 and not narrow:
             calls.append(partial(_affine, xp, source[..., 0], factor, shift, target[..., 0]))

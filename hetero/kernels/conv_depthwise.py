@@ -11,6 +11,7 @@ from hetero.kernels.base import Bind, Call
 from hetero.kernels.conv_phases import LANES, Phases, spread
 from hetero.kernels.conv_shape import ConvShape
 from hetero.kernels.jit import PARALLEL_ELEMENTS, jit, prange
+from hetero.kernels.jit_call import bound
 from hetero.kernels.window import axis_taps
 from hetero.kernels.workspace import Part, carve
 from hetero.types import Array
@@ -62,7 +63,7 @@ def bind_depthwise(shape: ConvShape, dtype: np.dtype[Any]) -> Bind:
         if function is depthwise.twin:
             return lambda: _depthwise_numpy(x, w, bias, y, win)
         offsets = phases.offsets
-        return lambda: function(x, w, bias, y, offsets, planes, results, *geometry)
+        return bound(function, x, w, bias, y, offsets, planes, results, *geometry)
 
     return bind
 

@@ -12,6 +12,7 @@ from hetero.kernels.conv_phases import LANES, Phases, spread
 from hetero.kernels.conv_shape import ConvShape
 from hetero.kernels.derived import Keeper
 from hetero.kernels.jit import PARALLEL_ELEMENTS, enabled, jit, prange
+from hetero.kernels.jit_call import bound
 from hetero.kernels.widen import is_constant
 from hetero.kernels.workspace import Part, carve
 from hetero.types import Array
@@ -82,12 +83,13 @@ def bind_direct(shape: ConvShape, dtype: np.dtype[Any]) -> Bind:
         else:
             factor = weights
         function = direct.variant(x, bias, parallel=parallel)
+        convolved = bound(function, x, factor, bias, y, offsets, planes, *geometry)
 
         def call() -> None:
             if not constant:
                 weights[:, : shape.group_maps] = w
                 weights[:, shape.group_maps :] = 0
-            function(x, factor, bias, y, offsets, planes, *geometry)
+            convolved()
 
         return call
 

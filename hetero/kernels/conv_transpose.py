@@ -13,6 +13,7 @@ import numpy as np
 from hetero.errors import KernelError, UnsupportedError
 from hetero.kernels.base import Call, Compiled, computed, given, kernel, tensor
 from hetero.kernels.jit import PARALLEL_ELEMENTS, jit, prange
+from hetero.kernels.jit_call import bound
 from hetero.kernels.widen import NARROW, widened
 from hetero.kernels.window import Window, auto_pad_of, axis_taps, spatial
 from hetero.kernels.workspace import Part, carve, carved_bytes
@@ -135,13 +136,13 @@ def conv_transpose(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
         if planar:
             shift = np.zeros(maps, x.dtype) if bias is None else inputs[2]
             function = fold.variant(shift, parallel=output.size >= PARALLEL_ELEMENTS)
-            pairs2 = [(sources[i], y[i]) for i in range(n)]
             steps = (*geometry.strides, *geometry.dilations, *geometry.begins)
+            folds = [(sources[i], bound(function, spread, shift, y[i], *steps)) for i in range(n)]
 
             def call_planar() -> None:
-                for source, target in pairs2:
+                for source, folded in folds:
                     matmul(weights, source, out=columns)
-                    function(spread, shift, target, *steps)
+                    folded()
 
             return call_planar
         landings = []

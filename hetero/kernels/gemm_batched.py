@@ -12,6 +12,7 @@ from hetero.kernels.base import Call
 from hetero.kernels.broadcasting import elements
 from hetero.kernels.gemm_packed import BLOCK_DEPTH, rows_by_panel
 from hetero.kernels.jit import PARALLEL_ELEMENTS, enabled, floats_at, inline, jit, prange
+from hetero.kernels.jit_call import bound
 from hetero.kernels.jit_lanes import rows_at, turn_at
 from hetero.kernels.jit_tiles import columns, lined_up
 from hetero.kernels.matmul_few import MOST_ROWS, offsets
@@ -108,6 +109,6 @@ def bind_batched(a: Array, b: Array, out: Array) -> Call:
     scratch = lined_up((chunks, k, columns()), np.float32)
     steps = a.strides[-2], right.strides[-2], turned, out.strides[-2]
     words = np.array((m, n, k, *steps, columns(), address(scratch), chunks), np.int64)
-    call = partial(batched.variant(words, places, parallel=parallel), words, places)
+    call = bound(batched.variant(words, places, parallel=parallel), words, places)
     call.__dict__["operands"] = a, right, out, scratch  # the places are only numbers
     return calls_then(calls, call)

@@ -25,6 +25,7 @@ from hetero.kernels.jit_byte_tiles import (
     byte_tile_of_6,
     fast_bytes,
 )
+from hetero.kernels.jit_call import bound
 from hetero.kernels.jit_tiles import ROWS, columns, lined_up
 from hetero.kernels.row_loops import address
 from hetero.kernels.widen import is_constant
@@ -150,7 +151,7 @@ def bind_bytes(
     words[[A, A_STEP, PANELS, START]] = address(rows), rows.strides[0], address(panels), address(start)
     words[[OUT, OUT_STEP]] = address(sums_out), sums_out.strides[0]
     words[[M, N, QUADS, PANEL]] = m, n, *panels.shape[1:3]
-    call = partial(byte_product.variant(words, parallel=m * n * k >= 32 * PARALLEL_ELEMENTS), words)
+    call = bound(byte_product.variant(words, parallel=m * n * k >= 32 * PARALLEL_ELEMENTS), words)
     call.__dict__["operands"] = rows, panels, start, sums_out  # the words are only numbers
     calls.append(call)
     if right is not None:

@@ -14,6 +14,7 @@ from hetero.kernels.derived import Keeper
 from hetero.kernels.fused import in_turn
 from hetero.kernels.gemm import as_rows
 from hetero.kernels.jit import PARALLEL_ELEMENTS, enabled, inline, jit, prange
+from hetero.kernels.jit_call import bound
 from hetero.kernels.jit_lanes import rows_at
 from hetero.kernels.jit_tiles import ROWS, columns, lined_up, tile_of_1, tile_of_2, tile_of_4, tile_of_6
 from hetero.kernels.row_loops import address, aligned, calls_then
@@ -128,7 +129,7 @@ def bind_panels(a: Array, panels: Array, out: Array) -> Call:
     words[[OUT, OUT_STEP]] = address(target), target.strides[0]
     words[[M, N, K, PANEL]] = rows.shape[0], n, k, panels.shape[2]
     parallel = rows.shape[0] * n * k >= 8 * PARALLEL_ELEMENTS
-    call = partial(product.variant(words, parallel=parallel), words)
+    call = bound(product.variant(words, parallel=parallel), words)
     call.__dict__["operands"] = rows, panels, target  # the words are only numbers
     return calls_then(calls, call)
 

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import ctypes
 import importlib
+import importlib.util
 import os
-import re
 import threading
 import types
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 
-from hetero.kernels.jit_memory import compiled_floats_at
-
-# libgomp reads these when it loads. Threads that spin between two parallel loops starve OpenBLAS's threads: a
-# Winograd convolution was measured ten times slower with the defaults.
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-os.environ.setdefault("GOMP_SPINCOUNT", "0")
+from hetero.kernels import jit_memory, jit_store
+from hetero.kernels.jit_call import Native, words_of
+from hetero.kernels.jit_runtime import address, has_pool, pool_size
+from hetero.kernels.jit_signature import CODE_OF, operands_of
+from hetero.kernels.machine_code import UnfitError, image_of, load
 
 prange = range
 """Loop over this in a jitted function; the parallel variant runs it on threads."""
@@ -37,50 +37,37 @@ PARALLEL_ELEMENTS = 1 << 16
 """Element operations from which on a loop over threads pays for the 3 µs it takes to start them."""
 
 _T = TypeVar("_T", bound=Callable[..., Any])
-_ARGUMENT = re.compile(r"(?P<dtype>[a-z][0-9]+)(?:\[(?P<ndim>[1-9])\](?P<write>!?))?")
-_CODES = {
-    "f4": "float32",
-    "f8": "float64",
-    "i1": "int8",
-    "u1": "uint8",
-    "i4": "int32",
-    "i8": "int64",
-    "b1": "boolean",
-}
-_CODE_OF = {np.dtype("bool" if name == "boolean" else name): code for code, name in _CODES.items()}
 _lock = threading.RLock()
 _every: list[Jitted] = []
 
 
 def enabled() -> bool:
-    """Whether jitted functions are compiled: numba can be imported and HETERO_JIT is not 0."""
-    return os.environ.get("HETERO_JIT", "1") != "0" and _numba()[0] is not None
+    """Whether jitted functions are compiled: numba is installed and HETERO_JIT is not 0."""
+    return os.environ.get("HETERO_JIT", "1") != "0" and _installed()
 
 
-_loaded: list[tuple[Any, bool]] = []
+@cache
+def _installed() -> bool:
+    """Whether numba is there. It is not imported: that takes 0.5 s, and what is in the store is called without it."""
+    return importlib.util.find_spec("numba") is not None
 
 
-def _numba() -> tuple[Any, bool]:
-    """numba (None where it is missing) and whether it can run threads. Imported late: that takes 0.5 s."""
-    if not _loaded:
-        with _lock:
-            if not _loaded:
-                _loaded.append(_load())
-    return _loaded[0]
-
-
-def _load() -> tuple[Any, bool]:
+@cache
+def _numba() -> Any:
+    """numba, for what is not compiled yet; None where it cannot be imported."""
     try:
         numba = importlib.import_module("numba")
     except ImportError:
-        return None, False
-    try:
-        # The workqueue layer may not be entered from two threads: without OpenMP loops stay on one.
-        importlib.import_module("numba.np.ufunc.omppool")
-    except ImportError:
-        return numba, False
-    numba.config.THREADING_LAYER = "omp"
-    return numba, True
+        return None
+    if has_pool():
+        numba.config.THREADING_LAYER = "omp"
+    return numba
+
+
+def _threads() -> bool:
+    """Whether loops may run on more than one thread. Pools other than OpenMP's may not be entered from two threads:
+    with those, loops stay on one."""
+    return pool_size() > 1 and has_pool()
 
 
 def inline(function: _T) -> _T:
@@ -103,7 +90,8 @@ def native(compiled: Callable[[Any], Any]) -> Callable[[_T], _T]:
 class Jitted:
     """A function with a compiled serial variant, a compiled parallel one, and a NumPy twin.
 
-    Each variant is compiled when it is first asked for (seconds), and cached on disk (then milliseconds).
+    Each variant is compiled when it is first asked for (seconds), and cached on disk: by numba, and as an image, which
+    takes less than a millisecond to load, and no numba.
     """
 
     def __init__(
@@ -123,10 +111,22 @@ class Jitted:
         _every.append(self)
 
     def compile(self) -> None:
-        """Compile every variant that this machine can use, into the cache on disk."""
-        for code in dict.fromkeys(s.split("[")[0] for s in self.signatures):
-            for parallel in {False, _numba()[1] and "prange" in self.function.__code__.co_names}:
-                self._variants.setdefault((parallel, code), self._compile(parallel, code))
+        """Compile every variant that this machine can use, into the caches on disk."""
+        for key in self._useful():
+            self._get(*key)
+
+    def load(self) -> None:
+        """Load every variant that has been compiled before."""
+        with _lock:
+            for key in self._useful() - self._variants.keys():
+                found = self._stored(*key)
+                if found is not None:
+                    self._variants[key] = found
+
+    def _useful(self) -> set[tuple[bool, str]]:
+        """(parallel, first dtype) of the variants that this machine can use."""
+        both = {False, _threads() and "prange" in self.function.__code__.co_names}
+        return {(parallel, s.split("[")[0]) for parallel in both for s in self.signatures}
 
     def variant(self, *arrays: Any, parallel: bool = False) -> Callable[..., None]:
         """What to call for these arrays: compiled code, or the twin where it cannot be used.
@@ -139,29 +139,77 @@ class Jitted:
         for array in arrays:
             if not array.flags.aligned:
                 return self.twin
-        key = (parallel and _numba()[1], _CODE_OF.get(arrays[0].dtype, ""))
+        return self._get(parallel and _threads(), CODE_OF.get(arrays[0].dtype, ""))
+
+    def _get(self, parallel: bool, code: str) -> Callable[..., None]:
+        key = (parallel, code)
         found = self._variants.get(key)
         if found is None:
             with _lock:
                 found = self._variants.get(key)
                 if found is None:
-                    found = self._variants[key] = self._compile(*key)
+                    found = self._variants[key] = self._made(*key)
         return found  # type: ignore[no-any-return]
 
-    def _compile(self, parallel: bool, code: str) -> Any:
-        chosen = [s for s in self.signatures if s.startswith(f"{code}[")]
+    def _made(self, parallel: bool, code: str) -> Any:
+        found = self._stored(parallel, code)
+        if found is not None:
+            return found
+        chosen = self._chosen(code)
         if not chosen:
             return self.twin
-        numba = _numba()[0]
+        compiled = self._compiled(parallel, chosen)
+        if len(chosen) > 1 or compiled is self.twin:
+            return compiled
+        operands = operands_of(chosen[0])
+        try:
+            image = image_of(*_object_of(compiled), words_of(operands), address)
+            jit_store.write(*self._place(parallel, chosen[0]), image)
+            return Native(load(image, address), operands)
+        except (UnfitError, OSError):
+            return compiled
+
+    def _stored(self, parallel: bool, code: str) -> Native | None:
+        """A variant from the store; None where it is not there, or not of this source, machine and numba."""
+        chosen = self._chosen(code)
+        image = jit_store.read(*self._place(parallel, chosen[0])) if len(chosen) == 1 else None
+        if image is None:
+            return None
+        try:
+            return Native(load(image, address), operands_of(chosen[0]))
+        except (UnfitError, OSError):
+            return None
+
+    def _chosen(self, code: str) -> list[str]:
+        """The signatures whose first array is of this dtype."""
+        return [s for s in self.signatures if s.startswith(f"{code}[")]
+
+    def _place(self, parallel: bool, signature: str) -> tuple[str, str, str]:
+        """Where the store has a variant: a name, the source file, and what the source must be."""
+        name = self.function.__qualname__.replace("<locals>.", "")
+        kind = signature.split("[")[0] + (".parallel" if parallel else "")
+        file = self.function.__code__.co_filename
+        files = {file, jit_memory.__file__, *_helper_files(self.function)}
+        return f"{name}.{kind}", file, jit_store.stamp_of(files, signature, *self._flags())
+
+    def _flags(self) -> list[str]:
+        """What numba is told besides the signature."""
+        if self.exact:
+            return []
+        return ["contract", "nsz", *(["reassoc"] if self.reorder else [])]
+
+    def _compiled(self, parallel: bool, chosen: Sequence[str]) -> Any:
+        """numba's function, or the twin where numba cannot be imported after all."""
+        numba = _numba()
+        if numba is None:
+            return self.twin
         options = {
             "nogil": True,
             "parallel": parallel,
             "error_model": "numpy",
             # Multiply-adds may fuse; sums keep their order, so results do not hang on the vector width, unless the
             # function gives that up.
-            "fastmath": False
-            if self.exact
-            else {"contract", "nsz"} | ({"reassoc"} if self.reorder else set()),
+            "fastmath": set(self._flags()),
         }
         function = _rebound(self.function, numba, options | {"parallel": False})
         if parallel:  # the two variants must not share one cache file
@@ -174,9 +222,8 @@ class Jitted:
             return numba.njit(signatures, **options)(function)
 
 
-def _helpers_stamp(function: Any) -> str:
-    """What changes when a file changes from which helpers are compiled into `function`: numba looks at the function's
-    own file only, and would go on using its cache. "" where there is no other file."""
+def _helper_files(function: Any) -> set[str]:
+    """The files of the helpers that are compiled into `function`, but for its own."""
     files: set[str] = set()
     todo = [function]
     while todo:
@@ -189,8 +236,31 @@ def _helpers_stamp(function: Any) -> str:
                 files.add(helper.__code__.co_filename)
                 todo.append(helper)
     files.discard(function.__code__.co_filename)
-    text = "".join(Path(file).read_text(encoding="utf-8") for file in sorted(files))
+    return files
+
+
+def _helpers_stamp(function: Any) -> str:
+    """What changes when a file changes from which helpers are compiled into `function`: numba looks at the function's
+    own file only, and would go on using its cache. "" where there is no other file."""
+    text = "".join(Path(file).read_text(encoding="utf-8") for file in sorted(_helper_files(function)))
     return f"_{zlib.crc32(text.encode()):08x}" if text else ""
+
+
+def _object_of(compiled: Any) -> tuple[bytes, str]:
+    """The object code of a function that numba has just compiled, or found in its cache, and its name there.
+
+    numba keeps it nowhere but in that cache. Raises: UnfitError where it is not there.
+    """
+    try:
+        (result,) = compiled.overloads.values()
+        cache = compiled._cache
+        key = cache._index_key(result.signature, compiled.targetctx.codegen())
+        _, kind, (code, _) = cache._cache_file.load(key)[0]
+    except Exception as error:  # nothing there, or another numba keeps it another way
+        raise UnfitError("numba has no object code of it in its cache") from error
+    if kind != "object":
+        raise UnfitError("numba has cached it in another form")
+    return code, result.fndesc.llvm_func_name
 
 
 def _rebound(function: Any, numba: Any, options: dict[str, Any]) -> Any:
@@ -203,7 +273,7 @@ def _rebound(function: Any, numba: Any, options: dict[str, Any]) -> Any:
             scope[name] = numba.njit(**options)(_rebound(scope[name], numba, options))
     scope["prange"] = numba.prange
     if "floats_at" in function.__code__.co_names:
-        scope["floats_at"] = compiled_floats_at(numba)
+        scope["floats_at"] = jit_memory.compiled_floats_at(numba)
     copy = types.FunctionType(function.__code__, scope, function.__name__, function.__defaults__)
     copy.__qualname__ = function.__qualname__
     copy.__module__ = function.__module__
@@ -212,16 +282,7 @@ def _rebound(function: Any, numba: Any, options: dict[str, Any]) -> Any:
 
 def _signature(numba: Any, text: str) -> Any:
     """'f4[2], f4[2]!, i8' as a numba signature. Arrays are C-contiguous; those without '!' are only read."""
-    arguments = []
-    for part in text.split(","):
-        match = _ARGUMENT.fullmatch(part.strip())
-        assert match is not None, "jit has looked at it"
-        dtype = getattr(numba.types, _CODES[match["dtype"]])
-        if match["ndim"] is None:
-            arguments.append(dtype)
-        else:
-            arguments.append(numba.types.Array(dtype, int(match["ndim"]), "C", readonly=not match["write"]))
-    return numba.types.void(*arguments)
+    return numba.types.void(*(operand.numba_type(numba) for operand in operands_of(text)))
 
 
 def jit(
@@ -235,10 +296,7 @@ def jit(
     Raises: ValueError for a signature of another form.
     """
     for signature in signatures:
-        for part in signature.split(","):
-            match = _ARGUMENT.fullmatch(part.strip())
-            if match is None or match["dtype"] not in _CODES:
-                raise ValueError(f"{part!r} is no argument of a jitted function")
+        operands_of(signature)
 
     def wrap(function: Callable[..., None]) -> Jitted:
         return Jitted(function, signatures, twin, exact, reorder)
@@ -254,3 +312,10 @@ def compile_all() -> int:
     for function in _every:
         function.compile()
     return len(_every)
+
+
+def load_compiled() -> None:
+    """Load every variant of every jitted function that was imported, as far as they have been compiled before."""
+    if enabled():
+        for function in _every:
+            function.load()

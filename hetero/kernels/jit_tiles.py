@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import importlib
 import math
+import os
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -14,6 +15,7 @@ import numpy.typing as npt
 
 from hetero.kernels.jit import native
 from hetero.kernels.jit_lanes import LANES, Writer, rows_at
+from hetero.kernels.processor import features
 from hetero.types import Array
 
 ROWS = 6
@@ -27,9 +29,12 @@ _AHEAD = 4
 @cache
 def machine_has(feature: str) -> bool:
     """Whether the machine that numba compiles for has it; LLVM's name, such as "avx512f"."""
-    features = getattr(importlib.import_module("numba.core.config"), "CPU_FEATURES", None)
-    if features is not None:
-        return f"+{feature}" in features.split(",")
+    chosen = os.environ.get("NUMBA_CPU_FEATURES")
+    if chosen is not None:
+        return f"+{feature}" in chosen.split(",")
+    known = features()
+    if known:
+        return feature in known
     return bool(importlib.import_module("llvmlite.binding").get_host_cpu_features().get(feature))
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from hetero.kernels.base import Call
 from hetero.kernels.broadcasting import elements
 from hetero.kernels.jit import PARALLEL_ELEMENTS, enabled, jit, prange
+from hetero.kernels.jit_call import bound
 from hetero.kernels.jit_lanes import dots_at, rows_at
 from hetero.kernels.row_loops import address, aligned, calls_then
 from hetero.types import Array
@@ -82,7 +83,7 @@ def bind_few_turned(
     np.add(offsets(shape, strides, batch), address(turned), out=places[1])
     words = np.array((*a.shape[-2:], out.shape[-1], turned.strides[-2]), np.int64)
     parallel = out.size * a.shape[-1] >= 16 * PARALLEL_ELEMENTS
-    call = partial(products.variant(words, places, parallel=parallel), words, places)
+    call = bound(products.variant(words, places, parallel=parallel), words, places)
     call.__dict__["operands"] = a, turned, out  # the places are only numbers
     return calls_then(calls, call)
 

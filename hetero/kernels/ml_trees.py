@@ -12,6 +12,7 @@ import numpy as np
 from hetero.errors import UnsupportedError
 from hetero.kernels.base import Call, Compiled, computed, kernel, tensor
 from hetero.kernels.jit import PARALLEL_ELEMENTS
+from hetero.kernels.jit_call import bound
 from hetero.kernels.ml_scores import (
     FLOAT32,
     FLOAT64,
@@ -143,11 +144,12 @@ def _compiled(
             function = walk.variant(read, values, parallel=parallel)
         ensemble = prepared.value
         extremum = _EXTREMUM[ensemble.aggregate]
+        walked = bound(function, read, values, nodes, roots, targets, weights, scores, scored, extremum)
 
         def call() -> None:
             if converts:
                 wide[...] = source
-            function(read, values, nodes, roots, targets, weights, scores, scored, extremum)
+            walked()
             if ensemble.aggregate == "AVERAGE" and trees:
                 xp.divide(scores, trees, scores)
             if ensemble.base is not None:

@@ -9,6 +9,7 @@ import numpy as np
 
 from hetero.kernels.base import Call
 from hetero.kernels.jit import PARALLEL_ELEMENTS, inline, jit, prange
+from hetero.kernels.jit_call import bound
 from hetero.kernels.window import Window, axis_taps
 from hetero.types import Array
 
@@ -28,11 +29,7 @@ def bind_max_planes(x: Array, y: Array, window: Window, otherwise: Callable[[], 
     sizes = (window.kernel, window.strides, window.dilations)
     steps = [n for pair in sizes for n in ((1, *pair) if flat else pair)]
     begins = (0, *window.begins) if flat else window.begins
-
-    def call() -> None:
-        function(x, y, *steps, *begins)
-
-    return call
+    return bound(function, x, y, *steps, *begins)
 
 
 def _max_planes_numpy(

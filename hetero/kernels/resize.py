@@ -10,6 +10,7 @@ import numpy as np
 
 from hetero.errors import UnsupportedError
 from hetero.kernels.base import Call, Compiled, computed, kernel, tensor
+from hetero.kernels.jit_call import bound
 from hetero.kernels.limits import bounded
 from hetero.kernels.operands import fail, known, text_of
 from hetero.kernels.resize_axis import (
@@ -246,7 +247,7 @@ def _pass(xp: Any, table: AxisTable, source: Array, target: Array) -> Call:
         return lambda: xp.take(x, index, axis=1, out=y)
     index, weight = xp.asarray(table.index), xp.asarray(table.weight.astype(x.dtype))
     act = resample(x, y, index, weight)
-    return lambda: act(x, y, index, weight)
+    return bound(act, x, y, index, weight)
 
 
 def _narrow(xp: Any, source: Array, target: Array, rounded: bool) -> None:

@@ -13,6 +13,7 @@ from hetero.errors import UnsupportedError
 from hetero.kernels.base import Call, Compiled, computed, given, kernel, tensor
 from hetero.kernels.derived import Keeper
 from hetero.kernels.fused import in_turn
+from hetero.kernels.jit_call import bound
 from hetero.kernels.operands import fail
 from hetero.kernels.rnn_activation import activations_of, clipped
 from hetero.kernels.rnn_cells import CellOperands, CellOptions, Step, gru_step, lstm_step, rnn_step
@@ -210,11 +211,11 @@ class Recurrence:
         """All steps of direction `d` in one compiled call."""
         backwards = int(self.s.reversed[d])
         if self.n_states == 2:
-            return partial(lstm_sequence.variant(r), pre, r, *o.states, y, d, backwards, o.gates)
+            return bound(lstm_sequence.variant(r), pre, r, *o.states, y, d, backwards, o.gates)
         if self.options[d].linear_before_reset:
             bias = np.zeros(self.s.hidden, self.dtype) if o.recurrent_bias is None else o.recurrent_bias
-            return partial(gru_sequence.variant(r, bias), pre, r, bias, *o.states, y, d, backwards, o.gates)
-        return partial(gru_reset_sequence.variant(r), pre, r, *o.states, y, d, backwards, o.gates)
+            return bound(gru_sequence.variant(r, bias), pre, r, bias, *o.states, y, d, backwards, o.gates)
+        return bound(gru_reset_sequence.variant(r), pre, r, *o.states, y, d, backwards, o.gates)
 
     def _direction(
         self,
@@ -232,17 +233,18 @@ class Recurrence:
         copyto = xp.copyto
         column = None if lengths is None else lengths.reshape(-1, 1)
         pairs = list(zip(states, fresh, strict=True))
+        moves = [(t, step(pre), y) for t, pre, y in walk]
 
         def call() -> None:
-            if walk:
+            if moves:
                 project()
             for state, first in zip(states, firsts, strict=True):
                 if first is None:
                     state.fill(0)
                 else:
                     copyto(state, first)
-            for t, pre, y in walk:
-                step(pre)
+            for t, move, y in moves:
+                move()
                 if column is None:
                     for state, new in pairs:
                         copyto(state, new)

@@ -14,6 +14,7 @@ from hetero.kernels.fused import in_turn
 from hetero.kernels.gemm_bytes import pack_bytes, panel_shape, sum_columns
 from hetero.kernels.jit import jit
 from hetero.kernels.jit_byte_tiles import QUAD, byte_tile_of_1
+from hetero.kernels.jit_call import bound
 from hetero.kernels.jit_tiles import lined_up
 from hetero.kernels.polynomials import sigmoid32, tanh32
 from hetero.kernels.quantized import rounded_product
@@ -80,7 +81,7 @@ def bind_bytes_sequence(
     scale = copied("scales", (wide,), np.float32, scales, lambda out: np.copyto(out, scales))
     places = np.array([address(x) for x in (levels, panels, start, sums)], np.int64)
     function = lstm_bytes_sequence.variant(pre, panels)
-    act = partial(
+    act = bound(
         function, pre, panels, totals, zero, scale, *states, y, d, int(backwards), int(shared), gates, levels,
         start, sums, places,
     )  # fmt: skip

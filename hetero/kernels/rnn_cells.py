@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
+from hetero.kernels.base import Call
+from hetero.kernels.fused import in_turn
 from hetero.kernels.jit import jit
+from hetero.kernels.jit_call import bound
 from hetero.kernels.polynomials import sigmoid32, tanh32
 from hetero.kernels.rnn_activation import Activation, sigmoid, tanh
 from hetero.types import Array
 
-Step = Callable[[Array], None]
-"""(what the input adds to the gates at this step, (B, G*H)) -> None: moves the state one step on."""
+Step = Callable[[Array], Call]
+"""(what the input adds to the gates at this step, (B, G*H)) -> the call that moves the state one step on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +70,7 @@ def rnn_step(xp: Any, o: CellOperands, how: CellOptions) -> Step:
         _clip(xp, fresh, how.clip)
         act(xp, fresh)
 
-    return step
+    return partial(partial, step)
 
 
 def lstm_step(xp: Any, o: CellOperands, how: CellOptions) -> Step:
@@ -76,9 +80,8 @@ def lstm_step(xp: Any, o: CellOperands, how: CellOptions) -> Step:
     if how.plain and o.peepholes is None and isinstance(h, np.ndarray) and h.dtype == np.float32:
         fused = lstm_gates.variant(o.gates, c, h_new, c_new)
 
-        def fast(pre: Array) -> None:
-            o.recur(h, o.gates)
-            fused(o.gates, pre, c, h_new, c_new)
+        def fast(pre: Array) -> Call:
+            return in_turn([partial(o.recur, h, o.gates), bound(fused, o.gates, pre, c, h_new, c_new)])
 
         return fast
     size = h.shape[1]
@@ -112,7 +115,7 @@ def lstm_step(xp: Any, o: CellOperands, how: CellOptions) -> Step:
         k(xp, h_new)
         xp.multiply(h_new, gate_o, out=h_new)
 
-    return step
+    return partial(partial, step)
 
 
 def gru_step(xp: Any, o: CellOperands, how: CellOptions) -> Step:
@@ -126,9 +129,8 @@ def gru_step(xp: Any, o: CellOperands, how: CellOptions) -> Step:
         bias = np.zeros(size, np.float32) if shift is None else shift
         fused = gru_gates.variant(o.gates, h, bias, fresh)
 
-        def fast(pre: Array) -> None:
-            o.recur(h, o.gates)
-            fused(o.gates, pre, bias, h, fresh)
+        def fast(pre: Array) -> Call:
+            return in_turn([partial(o.recur, h, o.gates), bound(fused, o.gates, pre, bias, h, fresh)])
 
         return fast
 
@@ -154,7 +156,7 @@ def gru_step(xp: Any, o: CellOperands, how: CellOptions) -> Step:
         xp.multiply(z, o.spare, out=o.spare)
         xp.add(fresh, o.spare, out=fresh)
 
-    return step
+    return partial(partial, step)
 
 
 def _lstm_gates_numpy(gates: Array, pre: Array, c: Array, h_new: Array, c_new: Array) -> None:

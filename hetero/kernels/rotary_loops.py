@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import numpy as np
 
 from hetero.kernels.base import Call
 from hetero.kernels.jit import PARALLEL_ELEMENTS, enabled, floats_at, jit, prange
+from hetero.kernels.jit_call import bound
 from hetero.types import Array
 
 (BATCH, HEADS, LENGTH, SIZE, TURNED, INTERLEAVED, COS, SIN, ROWS, X, OUT, WORDS) = (*range(10), 13, 17)  # fmt: skip
@@ -108,7 +108,7 @@ def bind_rotate(
     )
     for at, array in ((X, x), (OUT, out)):
         words[at : at + 4] = _address(array), *array.strides[:3]
-    call = partial(rotate.variant(words, positions, parallel=x.size >= PARALLEL_ELEMENTS), words, positions)
+    call = bound(rotate.variant(words, positions, parallel=x.size >= PARALLEL_ELEMENTS), words, positions)
     call.__dict__["operands"] = x, out, tables  # the words are only numbers
     return call
 

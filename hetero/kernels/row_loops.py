@@ -10,6 +10,7 @@ import numpy as np
 from hetero.kernels.base import Call
 from hetero.kernels.elementary import exp_exact
 from hetero.kernels.jit import PARALLEL_ELEMENTS, enabled, floats_at, jit, prange
+from hetero.kernels.jit_call import bound
 from hetero.kernels.jit_lanes import max_at, rows_at, squares_at, sum_at
 from hetero.types import Array
 
@@ -148,7 +149,7 @@ def bind_unary(function: Any, rows: int, width: int, x: Array, out: Array) -> Ca
     """The call of `softmax_rows` or `mean_rows` over a contiguous `x` of so many rows."""
     calls, source = aligned(x)
     words = np.array([rows, width, address(source), address(out)], np.int64)
-    call = partial(function.variant(words, parallel=rows > 1 and rows * width >= PARALLEL_ELEMENTS), words)
+    call = bound(function.variant(words, parallel=rows > 1 and rows * width >= PARALLEL_ELEMENTS), words)
     call.__dict__["operands"] = source, out  # the words are only numbers
     return calls_then(calls, call)
 
@@ -177,7 +178,7 @@ def bind_norm(
             words[SKIP_ROWS] = array.size // width
     numbers = np.array([epsilon], np.float32)
     parallel = rows > 1 and rows * width >= PARALLEL_ELEMENTS
-    call = partial(norm.variant(words, numbers, parallel=parallel), words, numbers)
+    call = bound(norm.variant(words, numbers, parallel=parallel), words, numbers)
     call.__dict__["operands"] = kept  # the words are only numbers
     return calls_then(calls, call)
 

@@ -15,6 +15,7 @@ import numpy as np
 from hetero.kernels import tape_layout as layout
 from hetero.kernels.base import Call
 from hetero.kernels.jit import PARALLEL_ELEMENTS
+from hetero.kernels.jit_call import bound
 from hetero.kernels.tape_loops import run_tape
 from hetero.kernels.tape_shape import Shape, Walk, collapse
 from hetero.types import Array
@@ -30,9 +31,8 @@ _HEAVY_COST = 8
 
 
 def load_tapes() -> None:
-    """Bring in the compiled code that runs tapes, where it can be used: half a second in a fresh process."""
-    for parallel in (False, True):
-        run_tape.variant(_ANY, parallel=parallel)
+    """Bring in the compiled code that runs tapes, where it can be used: seconds where nobody has compiled it yet."""
+    run_tape.variant(_ANY)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -52,15 +52,19 @@ class Tape:
 
         `scratch`: `scratch_bytes` bytes, aligned to float32, whose contents are lost.
         """
+        call = bound(self.function, self.words_at(addresses, scratch))
+        call.__dict__["operands"] = arrays, scratch, self.constants  # the words are only numbers
+        return call
+
+    def words_at(self, addresses: Sequence[int], scratch: Array | None) -> Words:
+        """The tape with its addresses; as `bind`."""
         words = self.words.copy()
         for places, found in zip(self.places, addresses, strict=True):
             for place in places:
                 words[place] = found
         if scratch is not None:
             words[layout.SCRATCH] = address(scratch)
-        call = partial(self.function, words)
-        call.__dict__["operands"] = arrays, scratch, self.constants  # the words are only numbers
-        return call
+        return words
 
 
 class MovableCall:
@@ -70,9 +74,9 @@ class MovableCall:
         self._arrays = list(arrays)
         self._places = tape.places
         addresses = [0 if a is None else address(a) for a in arrays]
-        call = tape.bind(self._arrays, addresses, scratch)
-        self._words: Words = call.args[0]
-        self.call: Call = call
+        self._words = tape.words_at(addresses, scratch)
+        self._kept = scratch, tape.constants  # the words are only numbers
+        self.call: Call = bound(tape.function, self._words)
 
     def point(self, k: int, array: Array | None) -> None:
         """Operand `k` (inputs first, then outputs) is `array` from now on; None: nothing is held there any more."""

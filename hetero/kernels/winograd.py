@@ -11,6 +11,7 @@ from hetero.kernels.base import Bind, Call
 from hetero.kernels.conv_shape import ConvShape
 from hetero.kernels.derived import Keeper
 from hetero.kernels.jit import PARALLEL_ELEMENTS, jit, prange
+from hetero.kernels.jit_call import bound
 from hetero.kernels.widen import is_constant
 from hetero.kernels.workspace import Part, carve
 from hetero.types import Array
@@ -105,16 +106,18 @@ def bind_winograd(shape: ConvShape) -> Bind:
                 used = 16 * count * columns
                 tiles = v.reshape(-1)[: used * shape.channels].reshape(16, shape.channels, -1)
                 products = m.reshape(-1)[: used * shape.maps].reshape(16, shape.maps, -1)
-                jobs.append((x[n], y[n], tiles, products, first, count))
+                transform = bound(forward, x[n], tiles, top - 2 * first, left, count, columns)
+                gather = bound(backward, products, bias, y[n], first, count, columns)
+                jobs.append((transform, tiles, products, gather))
         matmul = np.matmul
 
         def call() -> None:
             if not constant:
                 transform_weights(w, u)
-            for source, target, tiles, products, first, count in jobs:
-                forward(source, tiles, top - 2 * first, left, count, columns)
+            for transform, tiles, products, gather in jobs:
+                transform()
                 matmul(factor, tiles, out=products)
-                backward(products, bias, target, first, count, columns)
+                gather()
 
         return call
 

@@ -16,7 +16,7 @@ from hetero.model.preflight import check_trusted
 from hetero.model.source import bodies, library
 from hetero.model.stand_ins import stand_in
 from hetero.model.tensors import HostStrings, HostTensor
-from hetero.types import Dim, MapType, OptionalType, SequenceType, Shape, TensorType, ValueType
+from hetero.types import DataType, Dim, MapType, OptionalType, SequenceType, Shape, TensorType, ValueType
 
 SMALL_BYTES = 1024
 """Constants up to this size go to inference with their data (shapes, axes, repeats…); larger ones only as types.
@@ -81,9 +81,11 @@ def to_value_type(type_: ir.TypeProtocol, shape: ir.Shape | None, name: str | No
     if isinstance(type_, ir.OptionalType):
         return OptionalType(to_value_type(type_.elem_type, shape, name))
     if isinstance(type_, ir.TensorType):
-        return TensorType(None if type_.dtype == ir.DataType.UNDEFINED else type_.dtype, _shape(shape))
+        return TensorType(
+            None if type_.dtype == ir.DataType.UNDEFINED else DataType(type_.dtype), _shape(shape)
+        )
     if isinstance(type_, MapIrType):
-        return MapType(type_.key, TensorType(type_.dtype, ()))
+        return MapType(DataType(type_.key), TensorType(DataType(type_.dtype), ()))
     raise ModelError(f"value {name!r} is a {type(type_).__name__}, which cannot be run", operand=name)
 
 

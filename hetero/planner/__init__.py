@@ -1,6 +1,4 @@
-"""Planning: placement, partitions, transfers, the plan, explaining it."""
+"""Planning: placement, partitions, transfers, the plan, explaining it.
 
-from hetero.planner.plan import Plan
-from hetero.planner.planner import plan_model
-
-__all__ = ["Plan", "plan_model"]
+Nothing is imported here: a child executor needs the plan and its wire form, and none of what makes plans.
+"""

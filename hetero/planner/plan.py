@@ -174,11 +174,14 @@ class Plan:
         return self._bytes
 
     @classmethod
-    def from_bytes(cls, data: bytes) -> Plan:
-        """The plan that `to_bytes` wrote, wherever the bytes come from. Raises: PlanError for anything else."""
+    def from_bytes(cls, data: bytes, *, checked: bool = False) -> Plan:
+        """The plan that `to_bytes` wrote, wherever the bytes come from; `checked`: from one who has checked it.
+
+        Raises: PlanError for anything else.
+        """
         from hetero.planner.codec import decode
 
-        return decode(data)
+        return decode(data, checked=checked)
 
     @property
     def digest(self) -> str:

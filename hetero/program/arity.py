@@ -15,15 +15,16 @@ _Rule: TypeAlias = Callable[[Operation, Sequence[int], int, Types], "str | None"
 """(operation, its own input slots, number of outputs, types of slots) -> what is wrong."""
 
 
-def arity_fault(instruction: Instruction, types: Types) -> str | None:
+def arity_fault(instruction: Instruction, types: Types, schemas: bool = True) -> str | None:
     """What is wrong with the number of operands, or None. `types` knows the slots written so far.
 
-    Where onnx has no schema for the operation, only the bodies are held against the operands.
+    Where onnx has no schema for the operation, or `schemas` are not asked, only the bodies are held against the
+    operands.
     """
     op = instruction.op
     own = instruction.inputs[: len(instruction.inputs) - op.n_captures]
     n_outputs = len(instruction.outputs)
-    declared = signature(op.domain, op.op_type, op.version)
+    declared = signature(op.domain, op.op_type, op.version) if schemas else None
     if declared is not None:
         if not declared.min_inputs <= len(own) <= declared.max_inputs:
             return f"takes {_range(declared.min_inputs, declared.max_inputs)} inputs, has {len(own)}"

@@ -67,7 +67,7 @@ def host_array(tensor: ir.TensorProtocol) -> HostArray:
 
     Raises: ModelError where a string element is not UTF-8.
     """
-    if tensor.dtype == DataType.STRING:
+    if tensor.dtype == ir.DataType.STRING:
         return _read_only(_strings(tensor))
     array: HostArray = np.asarray(tensor.numpy())
     dtype = numpy_dtype(tensor.dtype)

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-import onnx.defs
-
 from hetero.errors import ModelError
 
 _ALIAS = "ai.onnx"
@@ -70,7 +68,7 @@ def signature(domain: str, op_type: str, version: int) -> Signature | None:
     schema = _schema(domain, op_type, version)
     if schema is None:
         return None
-    option = onnx.defs.OpSchema.FormalParameterOption
+    option = _defs().OpSchema.FormalParameterOption
     inputs = tuple(None if p.option == option.Optional else str(p.name) for p in schema.inputs)
     variadic = bool(schema.inputs) and schema.inputs[-1].option == option.Variadic
     return Signature(
@@ -79,14 +77,22 @@ def signature(domain: str, op_type: str, version: int) -> Signature | None:
 
 
 def _schema(domain: str, op_type: str, version: int) -> Any:
+    defs = _defs()
     try:
-        schema = onnx.defs.get_schema(op_type, version, domain)
-    except (onnx.defs.SchemaError, TypeError, ValueError):
+        schema = defs.get_schema(op_type, version, domain)
+    except (defs.SchemaError, TypeError, ValueError):
         # TypeError and ValueError: names or versions that cannot cross into C++ (surrogates, beyond int32).
         return None
     return None if schema.deprecated else schema
 
 
+def _defs() -> Any:
+    """onnx.defs, loaded at first use: a child executor runs programs, and asks no schema."""
+    import onnx.defs
+
+    return onnx.defs
+
+
 @lru_cache(maxsize=1)
 def _standard_domains() -> frozenset[str]:
-    return frozenset(str(s.domain) for s in onnx.defs.get_all_schemas())
+    return frozenset(str(s.domain) for s in _defs().get_all_schemas())

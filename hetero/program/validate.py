@@ -13,8 +13,11 @@ from hetero.program.program import NO_SLOT, Instruction, Port, Program
 from hetero.types import MapType, OptionalType, SequenceType, TensorType, ValueType
 
 
-def validate(program: Program, *, require_constants: Container[str] | None = None) -> None:
+def validate(
+    program: Program, *, require_constants: Container[str] | None = None, schemas: bool = True
+) -> None:
     """Check the program and the bodies inside it. With `require_constants`, every constant's name must be in it.
+    `schemas`: hold operands against the operators' schemas, for which onnx is loaded.
 
     Holds afterwards: every slot below `n_slots` is written exactly once (by an input, a constant or one instruction),
     before it is read, and never read after its flagged last use; every instruction has the operands that its schema,
@@ -22,19 +25,22 @@ def validate(program: Program, *, require_constants: Container[str] | None = Non
 
     Raises: ProgramError naming the instruction (index, op, node) and the slot (as operand "%3").
     """
-    _Validator(program, require_constants, program.name, 0).check()
+    _Validator(program, require_constants, program.name, 0, schemas).check()
 
 
 class _Validator:
     """One program being checked: who wrote each slot, of what type, and where it was last used."""
 
-    __slots__ = ("constants", "depth", "ended", "program", "results", "types", "where", "writer")
+    __slots__ = ("constants", "depth", "ended", "program", "results", "schemas", "types", "where", "writer")
 
-    def __init__(self, program: Program, constants: Container[str] | None, where: str, depth: int) -> None:
+    def __init__(
+        self, program: Program, constants: Container[str] | None, where: str, depth: int, schemas: bool
+    ) -> None:
         self.program = program
         self.constants = constants
         self.where = where
         self.depth = depth
+        self.schemas = schemas
         self.writer: dict[int, str | int] = {}
         self.types: dict[int, ValueType | None] = {}
         self.ended: dict[int, int] = {}
@@ -98,7 +104,7 @@ class _Validator:
         if NO_SLOT in inputs[own:]:
             self.fail("leaves a captured value out", at=at)
         self.check_bodies(at)
-        fault = arity_fault(instruction, self.types) or control_fault(instruction, self.types)
+        fault = arity_fault(instruction, self.types, self.schemas) or control_fault(instruction, self.types)
         if fault is not None:
             self.fail(fault, at=at)
         self.check_reads(at)
@@ -164,7 +170,7 @@ class _Validator:
                         f"captures {op.n_captures} values, but its {key} expects {body.n_captures}", at=at
                     )
                 where = f"{self.where}, instruction {index}, {key}"
-                _Validator(body, self.constants, where, self.depth + 1).check()
+                _Validator(body, self.constants, where, self.depth + 1, self.schemas).check()
         if op.n_captures and not found:
             self.fail(f"captures {op.n_captures} values, but has no body", at=at)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
 from typing import Any, NoReturn
 
 from hetero.errors import HeteroError, KernelError, MemoryLimitError, UnsupportedError
@@ -22,7 +21,6 @@ def is_control(op: Operation) -> bool:
 
 def find(op: Operation) -> KernelDef | None:
     """Our kernel, or a user's extension, for this operation at its version; None where there is neither."""
-    _load_kernels()
     return lookup(op.domain, op.op_type, op.version) or extension_definition(op)
 
 
@@ -66,11 +64,3 @@ def failure(error: Exception, op: Operation | None, device: str) -> HeteroError:
 def fail(error: Exception, op: Operation | None, device: str) -> NoReturn:
     """Raise `failure`."""
     raise failure(error, op, device)
-
-
-@cache
-def _load_kernels() -> None:
-    # Kernel families register themselves when imported; importing them all takes a while, so not before it is needed.
-    from hetero.kernels import load_all
-
-    load_all()

@@ -8,8 +8,6 @@ from functools import lru_cache, partial, reduce
 from math import isqrt
 from typing import Any, TypeAlias
 
-import onnx_ir as ir
-
 from hetero.shapes.extent import Extent, add, call, constant, floordiv, product, subtract, symbol
 from hetero.types import Dim
 
@@ -30,6 +28,8 @@ def _parse(text: str) -> tuple[frozenset[str], _Evaluate | None, Any]:
     plain = (frozenset((text,)), None, None)
     if text.isidentifier() or not _is_readable(text):
         return plain
+    import onnx_ir as ir
+
     try:
         # onnx-ir's parser: recursive descent, no eval; unknown functions and characters are errors.
         dim = ir.SymbolicDim(text)

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from hetero.errors import HeteroError, PlanError
 from hetero.model import load_model
-from hetero.planner import plan_model
 from hetero.planner.codec import MAGIC
 from hetero.planner.plan import CALLER, Plan
+from hetero.planner.planner import plan_model
 from hetero.program.packing import dumps, loads
 from hetero.providers.registry import create, resolve
 from hetero.runtime.children import InlineChildren

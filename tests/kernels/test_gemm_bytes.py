@@ -96,7 +96,7 @@ def test_compiled_code_and_its_twin_agree(parallel: bool) -> None:
     for function in (byte_product.variant(np.zeros(1, np.int64), parallel=parallel), byte_product.twin):
         out = np.empty((103, b.shape[1]), np.int32)
         call: Any = bind_bytes(Keeper(), a, None, b, None, out)
-        function(*call.args)
+        function(*call.arguments)
         results.append(out)
     assert np.array_equal(results[0], exactly(a, None, b, None))
     assert np.array_equal(*results)

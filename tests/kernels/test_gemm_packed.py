@@ -80,7 +80,7 @@ def test_one_thread_and_several_give_the_same_bits() -> None:
     for parallel in (False, True):
         out = np.empty((100, 500), np.float32)
         call: Any = bind_packed(Keeper(), a, b, out)
-        product.variant(call.args[0], parallel=parallel)(*call.args)
+        product.variant(call.arguments[0], parallel=parallel)(*call.arguments)
         results.append(out.tobytes())
     assert results[0] == results[1]
 
@@ -144,7 +144,7 @@ def test_the_twin_is_close() -> None:
     for function in (product.variant(np.zeros(1, np.int64)), product.twin):
         out = np.empty((33, 300), np.float32)
         call: Any = bind_packed(Keeper(), a, b, out)
-        function(*call.args)
+        function(*call.arguments)
         results.append(out)
     np.testing.assert_allclose(*results, rtol=1e-4, atol=1e-4)
 

@@ -36,7 +36,7 @@ def norm_operands(rows: int, width: int, everything: bool) -> dict[int, Any]:
 def normed(arrays: dict[int, Any], function: Any, centred: bool) -> list[Any]:
     """What `function` writes: out, total, mean and inverse (those that are there)."""
     call = bind_norm(*arrays[row_loops.X].shape, centred, 1e-5, arrays)
-    words, epsilon = call.args  # type: ignore[attr-defined]
+    words, epsilon = call.arguments  # type: ignore[attr-defined]
     function(words, epsilon)
     places = (row_loops.OUT, row_loops.TOTAL, row_loops.INVERSE, *((row_loops.MEAN,) if centred else ()))
     return [arrays[place].copy() for place in places if place in arrays]

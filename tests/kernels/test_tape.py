@@ -87,7 +87,7 @@ def run(tape: Tape | None, inputs: list[Floats], outputs: list[Floats]) -> None:
 
 def words_of(tape: Tape, arrays: list[Floats], scratch: Any = None) -> Any:
     """The tape with its addresses."""
-    return tape.bind(arrays, [address(x) for x in arrays], scratch).args[0]
+    return tape.words_at([address(x) for x in arrays], scratch)
 
 
 def single(code: int, *operands: Floats) -> Floats:

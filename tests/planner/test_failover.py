@@ -11,9 +11,9 @@ import pytest
 from hetero.errors import UnsupportedNodeError
 from hetero.model import load_model
 from hetero.options import RuntimeOptions
-from hetero.planner import plan_model
 from hetero.planner.failover import moved, stand_in
 from hetero.planner.plan import Plan
+from hetero.planner.planner import plan_model
 from hetero.providers.base import ProviderConfig
 from hetero.providers.registry import create, resolve
 from hetero.routes import Routes

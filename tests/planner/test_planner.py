@@ -11,9 +11,9 @@ from onnx import TensorProto, helper, numpy_helper
 
 from hetero.errors import OptionError, PlanError, ProviderError, UnsupportedNodeError
 from hetero.model.model import load_model
-from hetero.planner import Plan, plan_model
 from hetero.planner.check import check_plan
-from hetero.planner.plan import CALLER
+from hetero.planner.plan import CALLER, Plan
+from hetero.planner.planner import plan_model
 from hetero.program.operation import Operation
 from hetero.program.program import Dispatch
 from hetero.types import ValueType

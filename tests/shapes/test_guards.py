@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hetero.errors import GuardError
 from hetero.program.guards import guards_for
 from hetero.program.program import NO_SLOT, Port, ShapeGuard
-from hetero.shapes import GuardChecker
+from hetero.shapes.guards import GuardChecker
 from hetero.types import DataType, Dim, SequenceType, TensorType
 
 

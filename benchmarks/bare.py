@@ -1,0 +1,11 @@
+"""What our actors are held against: an actor with nothing in it, in a file of its own, which is all that it imports."""
+
+from __future__ import annotations
+
+
+class Bare:
+    """It is there."""
+
+    def answer(self) -> int:
+        """And says so."""
+        return 1
