@@ -13,8 +13,8 @@ from typing import Any, TypeAlias
 import ray
 
 from actors import chaos, refs
+from actors.channels.cards import Card
 from actors.channels.child import ChildChannel
-from actors.channels.endpoint import Card
 from actors.channels.routes import ChildRoutes, child_routes
 from actors.devices import hide_devices
 from actors.parcels import NewBank, Wire, pack, unpack

@@ -10,8 +10,8 @@ from typing import Any, Literal
 import ray
 import ray.exceptions as rex
 
+from actors.channels.cards import Card
 from actors.channels.driver import DriverChannel, Flight
-from actors.channels.endpoint import Card
 from actors.channels.routes import driver_routes
 from hetero.errors import ChildDiedError, HeteroError, TransportError
 from hetero.planner.plan import Plan

@@ -195,7 +195,7 @@ class Incoming:
             view.flags.writeable = False
             return view, base
         else:
-            base = packed.body
+            base, packed.body = packed.body, None  # whoever still has the message holds no body
         view = base[:]
         view.flags.writeable = False
         return view, base

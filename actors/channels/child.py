@@ -10,8 +10,10 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from actors.channels.bodies import Incoming, Limits, Outgoing
-from actors.channels.endpoint import Arrived, Card, Endpoint, Event, PeerLost, wait_connected
+from actors.channels.cards import Card
+from actors.channels.endpoint import Endpoint, wait_connected
 from actors.channels.faults import fault_of
+from actors.channels.intake import Arrived, Event, PeerLost
 from actors.channels.mailbox import Arrival, Mailbox, Work
 from actors.channels.messages import Abort, Begin, Ended, Failed, Lost, Message, Packed, Sent, Settled
 from actors.channels.routes import ChildRoutes
