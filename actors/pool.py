@@ -233,9 +233,12 @@ class RayChildren(Children):
                 graph_slot,
                 self._options.step_timeout_s or None,
             )
-        except ChildDiedError as error:
+        except HeteroError as error:
+            if not self._held.roads.broken:
+                raise
             if not self._options.recover:
-                raise self._confirmed(error) from error
+                confirmed = self._confirmed(error)
+                raise confirmed from (None if confirmed is error else error)
             self._mending.cut_off(error.device, error.message)
             return None
         if flight is None:

@@ -129,6 +129,11 @@ class Roads:
         flight = channel.launch(step, given(), graph_slot, timeout_s)
         return ChannelFlight(channel, flight, tuple(sends_back))
 
+    @property
+    def broken(self) -> bool:
+        """Whether there are channels that have ended by themselves."""
+        return self._channel is not None and self._channel.broken is not None
+
     def succeeded(self) -> None:
         """A step over objects has ended well."""
         self._steady += 1

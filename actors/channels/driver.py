@@ -235,10 +235,11 @@ class DriverChannel:
 
     def _call_next(self) -> None:
         """Whoever has waited longest and still does may lead."""
-        with self._guard:
-            following = next((f for f in self._flights.values() if f.waits and not f.over), None)
-        if following is not None:
-            following.ring()
+        if len(self._flights) > 1:
+            with self._guard:
+                following = next((f for f in self._flights.values() if f.waits and not f.over), None)
+            if following is not None:
+                following.ring()
 
     def _patience_s(self) -> float | None:
         """How long to wait before a suspicion is one no more."""

@@ -243,18 +243,12 @@ class _Arriving:
         self._descriptor = receiver.fileno()
         self._asked = secrets.token_bytes(NONCE_BYTES)
         self._claim = bytearray()
-        self._reader: Reader | None = None
+        self._reader = Reader()
         with suppress(OSError):  # else its end shows when it is read
             receiver.send(self._asked)
-        road.intake.watch(self._descriptor, select.EPOLLIN, self._ready)
+        road.intake.watch(self._descriptor, select.EPOLLIN, self._admit)
 
-    def _ready(self, _: int) -> None:
-        if self._reader is None:
-            self._admit()
-        else:
-            self._read(self._reader)
-
-    def _admit(self) -> None:
+    def _admit(self, _: int) -> None:
         try:
             self._claim += (got := self._socket.recv(CLAIM_BYTES - len(self._claim)))
         except BlockingIOError:
@@ -274,13 +268,14 @@ class _Arriving:
             if proof is None:
                 self.refuse()
                 return
-            self.peer, self._reader = card.peer, Reader()
+            self.peer = card.peer
+            road.intake.watch(self._descriptor, select.EPOLLIN, self._read)
             with suppress(OSError):
                 self._socket.send(proof)
 
-    def _read(self, reader: Reader) -> None:
+    def _read(self, _: int) -> None:
         assert self.peer is not None, "whoever may send has proved who it is"
-        intake, reason = self._road.intake, None
+        intake, reader, reason = self._road.intake, self._reader, None
         try:
             received = self._socket.recv_into(reader.room())
             if received:
