@@ -238,7 +238,9 @@ class RayChildren(Children):
                 raise
             if not self._options.recover:
                 confirmed = self._confirmed(error)
-                raise confirmed from (None if confirmed is error else error)
+                if confirmed is error:
+                    raise
+                raise confirmed from error
             self._mending.cut_off(error.device, error.message)
             return None
         if flight is None:

@@ -7,8 +7,10 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import Any
 
+from actors.channels.beside import Beside
 from actors.channels.bodies import Incoming, Limits, Outgoing
 from actors.channels.cards import Card
 from actors.channels.endpoint import Endpoint, wait_connected
@@ -56,6 +58,7 @@ class ChildChannel:
         Raises: TransportError where it cannot listen.
         """
         self._endpoint = Endpoint(me, device, generation, address)
+        self._beside = Beside(self._endpoint)
         self.card = self._endpoint.card
         self.generation = generation
         self._routes, self._run, self._drop, self._begin = routes, run, drop, begin
@@ -63,7 +66,7 @@ class ChildChannel:
         self._outgoing = Outgoing(limits or Limits())
         self._incoming = Incoming(limits)
         self._post: _Post | None = None
-        self._arrivals = dict.fromkeys(Arrival, 0)
+        self._arrivals = {kind: 0 for kind in Arrival if kind is not Arrival.KEPT}
         self._closing = False
         self._thread: threading.Thread | None = None
         self._connected: threading.Event = threading.Event()
@@ -85,7 +88,7 @@ class ChildChannel:
         """Counters of messages, of what was dropped and why, and of bytes."""
         return {
             **asdict(self._endpoint.counters),
-            **{kind.value: n for kind, n in self._arrivals.items() if kind is not Arrival.KEPT},
+            **{kind.value: n for kind, n in self._arrivals.items()},
             "waiting": len(self._mailbox),
             "reading": len(self._incoming),
             **self._outgoing.statistics(),
@@ -97,6 +100,7 @@ class ChildChannel:
         self._endpoint.wake()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
+        self._beside.close()
         self._endpoint.close()
         self._outgoing.close()
 
@@ -123,6 +127,7 @@ class ChildChannel:
         finally:
             # The driver is gone, or wants this to end, or this failed, which peers must hear of. What they hold of
             # our blocks stays mapped over there.
+            self._beside.close()
             self._endpoint.close()
 
     def _advance(self) -> None:
@@ -134,7 +139,7 @@ class ChildChannel:
             if work is None:
                 return
             self._compute(work)
-            self._settle()
+            self._handle(self._beside.take())
             self._handle(self._endpoint.poll(0))
 
     def _handle(self, events: Sequence[Event]) -> None:
@@ -167,9 +172,10 @@ class ChildChannel:
     def _deliver(self, peer: int, attempt: int, parcels: Sequence[Packed]) -> None:
         for packed in parcels:
             arrival = self._mailbox.deliver(attempt, packed.parcel, (peer, packed))
-            self._arrivals[arrival] += 1
-            if arrival is Arrival.LATE:
-                self._incoming.refuse(peer, packed)
+            if arrival is not Arrival.KEPT:
+                self._arrivals[arrival] += 1
+                if arrival is Arrival.LATE:
+                    self._incoming.refuse(peer, packed)
 
     # -- partitions ----------------------------------------------------------------------------------------------
     def _compute(self, work: Work) -> None:
@@ -179,7 +185,9 @@ class ChildChannel:
                 self._incoming.open(peer, self._endpoint.process(peer), work.attempt, packed)
                 for peer, packed in work.contents
             ]
-            made = self._run(work.partition, work.step, values, work.graph_slot)
+            made = self._beside.run(
+                work.partition, partial(self._run, work.partition, work.step, values, work.graph_slot)
+            )
             del values
             post = deque(
                 (parcel, destinations, encode(parcel_values))
@@ -213,7 +221,7 @@ class ChildChannel:
             while post.packed:
                 peer, parcels = next(iter(post.packed.items()))
                 message = Sent(work.step, work.attempt, work.graph_slot, work.partition, tuple(parcels))
-                self._endpoint.send(peer, message)
+                self._endpoint.send(peer, message, later=self._beside.waits(work.partition))
                 del post.packed[peer]
         except TransportError as error:  # too large
             self._fail(work.step, work.attempt, error)

@@ -141,13 +141,13 @@ class LocalLink:
         self._open = self._closed = self._full = False
         self._intake.watch(self._descriptor, select.EPOLLIN, self._ready)
 
-    def send(self, frames: Sequence[Any]) -> bool:
+    def send(self, frames: Sequence[Any], *, later: bool = False) -> bool:
         """As Link says."""
         pieces = joined(frames)
         with self._lock:
             if not self._open:
                 return False
-            if len(pieces) == 1 and not self._waiting:
+            if len(pieces) == 1 and not self._waiting and not later:
                 try:
                     sent = self._socket.send(pieces[0])
                 except BlockingIOError:
@@ -159,7 +159,10 @@ class LocalLink:
                 pieces[0] = memoryview(pieces[0])[sent:]
             self._waiting.extend(map(memoryview, pieces))
             if not self._full:
-                self._flush()
+                if later:
+                    self._watch(full=True)
+                else:
+                    self._flush()
         return True
 
     def _ready(self, mask: int) -> None:
@@ -184,6 +187,10 @@ class LocalLink:
             full = True
         except OSError:
             waiting.clear()
+        self._watch(full=full)
+
+    def _watch(self, *, full: bool) -> None:
+        """Have `poll` flush what waits, or nothing any more."""
         if full != self._full:
             self._full = full
             mask = select.EPOLLIN | select.EPOLLOUT if full else select.EPOLLIN
