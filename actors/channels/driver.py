@@ -216,7 +216,7 @@ class DriverChannel:
             return
         finally:
             self._connected.set()
-        self._handle(early)
+        self._guarded(lambda: early)
         while not self._closing:
             if self._turns.wait(self._patience_s()):
                 try:
@@ -249,12 +249,16 @@ class DriverChannel:
     def _serve(self, timeout_s: float | None) -> None:
         """Wait once, and take what has come."""
         ready = self._endpoint.wait(timeout_s)
+        self._guarded(lambda: self._endpoint.take(ready))
+
+    def _guarded(self, events: Callable[[], Sequence[Event]]) -> None:
+        """Take these events. What fails then ends the channels, else whoever waits would wait for ever."""
         try:
-            self._handle(self._endpoint.take(ready))
+            self._handle(events())
             if self._suspicion is not None and time.monotonic() >= self._suspicion[0]:
                 broken, self._suspicion = self._suspicion[1], None
                 self._end(broken)
-        except Exception as error:  # else whoever waits would wait for ever
+        except Exception as error:
             broken = TransportError(f"the channels failed: {type(error).__name__}: {error}")
             broken.__cause__ = error
             self._end(broken)
