@@ -7,10 +7,8 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import partial
 from typing import Any
 
-from actors.channels.beside import Beside
 from actors.channels.bodies import Incoming, Limits, Outgoing
 from actors.channels.cards import Card
 from actors.channels.endpoint import Endpoint, wait_connected
@@ -58,7 +56,6 @@ class ChildChannel:
         Raises: TransportError where it cannot listen.
         """
         self._endpoint = Endpoint(me, device, generation, address)
-        self._beside = Beside(self._endpoint)
         self.card = self._endpoint.card
         self.generation = generation
         self._routes, self._run, self._drop, self._begin = routes, run, drop, begin
@@ -100,7 +97,6 @@ class ChildChannel:
         self._endpoint.wake()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
-        self._beside.close()
         self._endpoint.close()
         self._outgoing.close()
 
@@ -127,7 +123,6 @@ class ChildChannel:
         finally:
             # The driver is gone, or wants this to end, or this failed, which peers must hear of. What they hold of
             # our blocks stays mapped over there.
-            self._beside.close()
             self._endpoint.close()
 
     def _advance(self) -> None:
@@ -139,7 +134,6 @@ class ChildChannel:
             if work is None:
                 return
             self._compute(work)
-            self._handle(self._beside.take())
             self._handle(self._endpoint.poll(0))
 
     def _handle(self, events: Sequence[Event]) -> None:
@@ -185,9 +179,7 @@ class ChildChannel:
                 self._incoming.open(peer, self._endpoint.process(peer), work.attempt, packed)
                 for peer, packed in work.contents
             ]
-            made = self._beside.run(
-                work.partition, partial(self._run, work.partition, work.step, values, work.graph_slot)
-            )
+            made = self._run(work.partition, work.step, values, work.graph_slot)
             del values
             post = deque(
                 (parcel, destinations, encode(parcel_values))
@@ -221,7 +213,7 @@ class ChildChannel:
             while post.packed:
                 peer, parcels = next(iter(post.packed.items()))
                 message = Sent(work.step, work.attempt, work.graph_slot, work.partition, tuple(parcels))
-                self._endpoint.send(peer, message, later=self._beside.waits(work.partition))
+                self._endpoint.send(peer, message)
                 del post.packed[peer]
         except TransportError as error:  # too large
             self._fail(work.step, work.attempt, error)

@@ -104,11 +104,10 @@ class Endpoint:
         return {k: card.device for k, card in self._cards.items()}
 
     # -- messages ------------------------------------------------------------------------------------------------
-    def send(self, peer: int, message: Message, *, later: bool = False) -> bool:
-        """Send at once, or (later) in `poll`, in order in any case. False where the peer is lost, or this endpoint
-        closed. Raises: TransportError (too large)."""
+    def send(self, peer: int, message: Message) -> bool:
+        """Send at once. False where the peer is lost, or this endpoint closed. Raises: TransportError (too large)."""
         frames = write(message, self.generation)
-        if not self._links[peer].send(frames, later=later):
+        if not self._links[peer].send(frames):
             return False
         self.counters.sent += 1
         return True

@@ -55,9 +55,9 @@ class Counters:
 class Link(Protocol):
     """The way on which this process sends to one peer."""
 
-    def send(self, frames: Sequence[Any], *, later: bool = False) -> bool:
-        """Send at once, or put what the peer has no room for behind what waits; never waits. `later`: `poll` may send
-        it. The frames are not changed any more. False where the peer is lost, or not connected yet. Thread-safe."""
+    def send(self, frames: Sequence[Any]) -> bool:
+        """Send at once, or put what the peer has no room for behind what waits; never waits. The frames are not changed
+        any more. False where the peer is lost, or not connected yet. Thread-safe."""
 
     def close(self) -> None:
         """End it; what waits is dropped. A second call does nothing."""

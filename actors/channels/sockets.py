@@ -141,13 +141,13 @@ class LocalLink:
         self._open = self._closed = self._full = False
         self._intake.watch(self._descriptor, select.EPOLLIN, self._ready)
 
-    def send(self, frames: Sequence[Any], *, later: bool = False) -> bool:
+    def send(self, frames: Sequence[Any]) -> bool:
         """As Link says."""
         pieces = joined(frames)
         with self._lock:
             if not self._open:
                 return False
-            if len(pieces) == 1 and not self._waiting and not later:
+            if len(pieces) == 1 and not self._waiting:
                 try:
                     sent = self._socket.send(pieces[0])
                 except BlockingIOError:
@@ -159,10 +159,7 @@ class LocalLink:
                 pieces[0] = memoryview(pieces[0])[sent:]
             self._waiting.extend(map(memoryview, pieces))
             if not self._full:
-                if later:
-                    self._watch(full=True)
-                else:
-                    self._flush()
+                self._flush()
         return True
 
     def _ready(self, mask: int) -> None:
@@ -187,10 +184,6 @@ class LocalLink:
             full = True
         except OSError:
             waiting.clear()
-        self._watch(full=full)
-
-    def _watch(self, *, full: bool) -> None:
-        """Have `poll` flush what waits, or nothing any more."""
         if full != self._full:
             self._full = full
             mask = select.EPOLLIN | select.EPOLLOUT if full else select.EPOLLIN

@@ -1,4 +1,4 @@
-"""Which thread polls: whoever has reason to, and where nobody has, one that is there for it."""
+"""Which thread polls: whoever waits for a step, and where nobody does, one that is there for it."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import threading
 
 
 class Turns:
-    """At most one thread leads, and takes what comes in itself; the thread that is there for it is not woken then.
-    Thread-safe."""
+    """At most one thread leads. While one that waits for a step does, it takes what comes in itself, and the thread
+    that is there for it is not woken. Thread-safe."""
 
     def __init__(self, descriptor: int) -> None:
         """`descriptor` is readable when there is something to poll."""
@@ -20,9 +20,9 @@ class Turns:
         self._idle.register(descriptor, select.EPOLLIN)
         self._idle.register(self._bell, select.EPOLLIN)
 
-    def lead(self, *, wait: bool = False) -> bool:
-        """Lead from now on, if nobody does; or (wait) once nobody does."""
-        if not self._lead.acquire(blocking=wait):
+    def lead(self) -> bool:
+        """Lead from now on, if nobody does."""
+        if not self._lead.acquire(blocking=False):
             return False
         self._idle.modify(self._descriptor, 0)
         return True

@@ -135,8 +135,8 @@ class ZeroMQLink:
         self._lock = threading.Lock()
         _watch(intake, self._monitor, self._hear)
 
-    def send(self, frames: Sequence[Any], *, later: bool = False) -> bool:
-        """As Link says; ZeroMQ has a thread of its own for it."""
+    def send(self, frames: Sequence[Any]) -> bool:
+        """As Link says."""
         with self._lock:
             if self._lost or self._socket.closed:
                 return False

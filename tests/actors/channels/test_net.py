@@ -209,10 +209,10 @@ def test_a_launch_that_fails_half_way_leaves_nothing_out_and_no_gap(monkeypatch:
     with Net([0, 1], plus_one) as net:
         with monkeypatch.context() as broken:
 
-            def refusing(self: Endpoint, peer: int, message: Message, *, later: bool = False) -> bool:
+            def refusing(self: Endpoint, peer: int, message: Message) -> bool:
                 if isinstance(message, Begin):
                     raise TransportError("too large")
-                return send(self, peer, message, later=later)
+                return send(self, peer, message)
 
             send = Endpoint.send
             broken.setattr(Endpoint, "send", refusing)
@@ -250,8 +250,8 @@ def test_what_a_child_keeps_beyond_a_step_is_never_overwritten_and_blocks_nobody
 def test_messages_that_come_twice_do_no_harm(monkeypatch: pytest.MonkeyPatch) -> None:
     send = Endpoint.send
 
-    def twice(self: Endpoint, peer: int, message: Message, *, later: bool = False) -> bool:
-        return send(self, peer, message, later=later) and send(self, peer, message, later=later)
+    def twice(self: Endpoint, peer: int, message: Message) -> bool:
+        return send(self, peer, message) and send(self, peer, message)
 
     monkeypatch.setattr(Endpoint, "send", twice)
     runs: list[tuple[int, int]] = []
