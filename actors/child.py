@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
+from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ from actors.channels.routes import ChildRoutes, child_routes
 from actors.devices import hide_devices
 from actors.parcels import NewBank, Wire, pack, unpack
 from actors.threads import set_threads, thread_counts
+from actors.turn import Turn
 from hetero.errors import ProgramError, TransportError
 from hetero.extensions.registry import load_modules
 from hetero.kernels import load_all
@@ -35,8 +36,8 @@ from hetero.trace import Span
 from hetero.types import HostArray
 
 if TYPE_CHECKING:
+    from actors.channels.cards import Card
     from actors.channels.child import ChildChannel
-    from actors.channels.endpoint import Card
 
 CONCURRENCY_GROUPS = {"control": 1, "watch": 1, "beats": 1, "copies": 1}
 """Threads besides the one that runs partitions: one answers, one waits for the actor's end, one shows that the process
@@ -61,8 +62,7 @@ class ChildActor:
     def __init__(self) -> None:
         self._devices = hide_devices()
         self._child: ChildExecutor | None = None
-        self._turn = threading.Lock()
-        self._running: tuple[int, int, float] | None = None
+        self._turn = Turn()
         self._last_stats: dict[str, Any] = {}
         self._failed: OrderedDict[int, Exception] = OrderedDict()
         self._over = threading.Event()
@@ -147,7 +147,7 @@ class ChildActor:
         After a partition of a step has failed, the step's later ones raise the same error: they cannot run without
         its values, and the first error is the one to report.
         """
-        self._ready(generation)
+        child = self._ready(generation)
         if step in self._failed:
             raise self._failed[step]
         try:
@@ -155,7 +155,7 @@ class ChildActor:
             homes = banks or [None] * len(parcels)
             arrived = [unpack(p, bank=bank) for p, bank in zip(parcels, homes, strict=True)]
             aside = {k: NewBank() for k in banked}
-            made = self._compute(partition, step, arrived, graph_slot, binding)
+            made = self._turn.compute(child, partition, step, arrived, graph_slot, binding)
             sent: list[Any] = [pack(p, aside.get(k)) for k, p in enumerate(made)]
             sent += [aside[k].arrays for k in banked]
         except Exception as error:
@@ -166,28 +166,6 @@ class ChildActor:
         if len(sent) > 1:
             return tuple(sent)
         return sent[0] if sent else None
-
-    def _compute(
-        self,
-        partition: int,
-        step: int,
-        parcels: Sequence[Sequence[Any]],
-        graph_slot: str,
-        binding: Binding | None = None,
-    ) -> list[list[Any]]:
-        """Run a partition, whichever road its parcels came on."""
-        child = self._ready(self._generation)
-        with self._turn:
-            self._running = (partition, step, time.perf_counter())
-            try:
-                if self._due is not None:
-                    self._copy_due(step)
-                chaos.reach(f"partition {partition}, before run", step)
-                sent = child.run(partition, step, parcels, graph_slot, binding)
-                chaos.reach(f"partition {partition}, before send", step)
-                return sent
-            finally:
-                self._running = None
 
     @ray.method(concurrency_group="control")
     def open_channels(self, generation: int) -> Card:
@@ -206,7 +184,7 @@ class ChildActor:
             generation,
             address,
             self._routes,
-            self._compute,
+            partial(self._turn.compute, child),
             child.drop,
             begin=lambda: set_threads(threads),  # Numba's setting holds for the calling thread
         )
@@ -259,6 +237,7 @@ class ChildActor:
         this and not for what happens to the copy, or whatever else comes. `since`: as ChildExecutor.copy_state."""
         self._ready(generation)
         self._due = step, since
+        self._turn.before = self._copy_due
 
     def _copy_due(self, step: int | None = None) -> None:
         """Make the copy that is due before this step, or before something else happens to the state."""
@@ -266,7 +245,7 @@ class ChildActor:
             due = self._due
             if due is None or (step is not None and step <= due[0]):
                 return
-            self._due = None
+            self._due = self._turn.before = None
             try:
                 chaos.reach("checkpoint")
                 self._copied = due[0], self._ready().copy_state(*due)
@@ -309,8 +288,7 @@ class ChildActor:
     @ray.method(concurrency_group="control")
     def ping(self) -> float:
         """Seconds that the current run has taken so far; 0 when idle."""
-        running = self._running
-        return 0.0 if running is None else time.perf_counter() - running[2]
+        return self._turn.running_s()
 
     @ray.method(concurrency_group="control")
     def stats(self) -> dict[str, Any]:
@@ -319,19 +297,18 @@ class ChildActor:
         While a partition runs, the counters are those of the last time that none did, and `running` says which runs
         (partition, step, for_s): a provider is used from one thread at a time.
         """
-        if self._turn.acquire(timeout=_STATS_PATIENCE_S):
+        if self._turn.lock.acquire(timeout=_STATS_PATIENCE_S):
             try:
                 self._last_stats = self._ready().stats()
             finally:
-                self._turn.release()
+                self._turn.lock.release()
         out = dict(self._last_stats)
         if self._channel is not None:
             out["channels"] = self._channel.statistics()
         out["elements"] = refs.statistics()
-        running = self._running
+        running = self._turn.running()
         if running is not None:
-            partition, step, started = running
-            out["running"] = {"partition": partition, "step": step, "for_s": time.perf_counter() - started}
+            out["running"] = running
         return out
 
     @ray.method(concurrency_group="beats", num_returns="streaming")

@@ -231,7 +231,6 @@ class RayChildren(Children):
         sends_back: Sequence[int],
         graph_slot: str,
     ) -> Sequence[ParcelRef] | None:
-        self._check()
         if not sends_back or (self._elements.senders and self._held.roads.transport == "auto"):
             return None  # nobody would wait for its end; or sequences would move by value
         try:
@@ -242,9 +241,14 @@ class RayChildren(Children):
                 graph_slot,
                 self._options.step_timeout_s or None,
             )
-        except ChildDiedError as error:
+        except HeteroError as error:
+            if not self._held.roads.broken:
+                raise
             if not self._options.recover:
-                raise self._confirmed(error) from error
+                confirmed = self._confirmed(error)
+                if confirmed is error:
+                    raise
+                raise confirmed from error
             self._mending.cut_off(error.device, error.message)
             return None
         if flight is None:
@@ -261,14 +265,16 @@ class RayChildren(Children):
 
     def get(self, parcels: Sequence[ParcelRef], timeout_s: float | None) -> list[list[Value]]:
         """As Children says; arrays are the caller's own, so that keeping them holds nothing in the object store."""
-        self._check(open_only=True)
         step = parcels[0].step if parcels else self._current.step
         while True:
             with self._mending.lock:
                 self._mending.check(step)
                 epoch = self._mending.epoch
                 flight: ChannelFlight | None = self._journal.record(step).flight
-                awaited = {} if flight is not None else self._awaited(step, parcels)
+                awaited = {}
+                if flight is None:
+                    self._check(open_only=True)
+                    awaited = self._awaited(step, parcels)
             try:
                 if flight is not None:
                     came = flight.get(timeout_s)

@@ -151,6 +151,11 @@ class Recovery:
         if self._closed:
             return []
         match event:
+            case StepLaunched():  # first what every step tells
+                self._require(self.running and event.step not in self.open, event)
+                self.open.append(event.step)
+            case StepFinished():
+                return self._finished(event)
             case ActorLost() | HeartbeatMissed():
                 return self._gone(event, [(event.child, event.generation)], event.step, event.cause)
             case DeadlinePassed():
@@ -172,11 +177,6 @@ class Recovery:
                 return self._start(event.child, event.at_s)
             case StepsReplayed():
                 return self._replayed(event)
-            case StepLaunched():
-                self._require(self.running and event.step not in self.open, event)
-                self.open.append(event.step)
-            case StepFinished():
-                return self._finished(event)
             case StepDropped():
                 self._end(event.step)
             case StateBegan() | StateEnded():

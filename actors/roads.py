@@ -10,8 +10,8 @@ from typing import Any, Literal
 import ray
 import ray.exceptions as rex
 
+from actors.channels.cards import Card
 from actors.channels.driver import DriverChannel, Flight
-from actors.channels.endpoint import Card
 from actors.channels.routes import driver_routes
 from hetero.errors import ChildDiedError, HeteroError, TransportError
 from hetero.planner.plan import Plan
@@ -128,6 +128,11 @@ class Roads:
             return None
         flight = channel.launch(step, given(), graph_slot, timeout_s)
         return ChannelFlight(channel, flight, tuple(sends_back))
+
+    @property
+    def broken(self) -> bool:
+        """Whether there are channels that have ended by themselves."""
+        return self._channel is not None and self._channel.broken is not None
 
     def succeeded(self) -> None:
         """A step over objects has ended well."""

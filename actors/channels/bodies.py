@@ -158,6 +158,8 @@ class Incoming:
     def end(self, attempt: int) -> dict[int, list[int]]:
         """The attempt is over here: sender -> tickets of bodies that are still read, and are taken over."""
         kept: dict[int, list[int]] = {}
+        if not self._out:
+            return kept
         for key, (of, process, block) in list(self._out.items()):
             if of == attempt and self._out.pop(key, None) is not None:
                 kept.setdefault(key[0], []).append(key[1])
@@ -195,7 +197,7 @@ class Incoming:
             view.flags.writeable = False
             return view, base
         else:
-            base = packed.body
+            base, packed.body = packed.body, None  # whoever still has the message holds no body
         view = base[:]
         view.flags.writeable = False
         return view, base

@@ -10,8 +10,10 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from actors.channels.bodies import Incoming, Limits, Outgoing
-from actors.channels.endpoint import Arrived, Card, Endpoint, Event, PeerLost, wait_connected
+from actors.channels.cards import Card
+from actors.channels.endpoint import Endpoint, wait_connected
 from actors.channels.faults import fault_of
+from actors.channels.intake import Arrived, Event, PeerLost
 from actors.channels.mailbox import Arrival, Mailbox, Work
 from actors.channels.messages import Abort, Begin, Ended, Failed, Lost, Message, Packed, Sent, Settled
 from actors.channels.routes import ChildRoutes
@@ -61,7 +63,7 @@ class ChildChannel:
         self._outgoing = Outgoing(limits or Limits())
         self._incoming = Incoming(limits)
         self._post: _Post | None = None
-        self._arrivals = dict.fromkeys(Arrival, 0)
+        self._arrivals = {kind: 0 for kind in Arrival if kind is not Arrival.KEPT}
         self._closing = False
         self._thread: threading.Thread | None = None
         self._connected: threading.Event = threading.Event()
@@ -83,7 +85,7 @@ class ChildChannel:
         """Counters of messages, of what was dropped and why, and of bytes."""
         return {
             **asdict(self._endpoint.counters),
-            **{kind.value: n for kind, n in self._arrivals.items() if kind is not Arrival.KEPT},
+            **{kind.value: n for kind, n in self._arrivals.items()},
             "waiting": len(self._mailbox),
             "reading": len(self._incoming),
             **self._outgoing.statistics(),
@@ -132,7 +134,6 @@ class ChildChannel:
             if work is None:
                 return
             self._compute(work)
-            self._settle()
             self._handle(self._endpoint.poll(0))
 
     def _handle(self, events: Sequence[Event]) -> None:
@@ -165,9 +166,10 @@ class ChildChannel:
     def _deliver(self, peer: int, attempt: int, parcels: Sequence[Packed]) -> None:
         for packed in parcels:
             arrival = self._mailbox.deliver(attempt, packed.parcel, (peer, packed))
-            self._arrivals[arrival] += 1
-            if arrival is Arrival.LATE:
-                self._incoming.refuse(peer, packed)
+            if arrival is not Arrival.KEPT:
+                self._arrivals[arrival] += 1
+                if arrival is Arrival.LATE:
+                    self._incoming.refuse(peer, packed)
 
     # -- partitions ----------------------------------------------------------------------------------------------
     def _compute(self, work: Work) -> None:

@@ -5,16 +5,20 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
 
 from actors.channels.bodies import Incoming, Limits, Outgoing
-from actors.channels.endpoint import Arrived, Card, Endpoint, Event, PeerLost, wait_connected
+from actors.channels.cards import Card
+from actors.channels.endpoint import Endpoint, wait_connected
 from actors.channels.faults import error_of
+from actors.channels.intake import Arrived, Event, PeerLost
 from actors.channels.messages import Abort, Begin, Ended, Failed, Lost, Message, Packed, Sent, Settled
 from actors.channels.routes import DriverRoutes
+from actors.channels.turns import Turns
 from actors.channels.wire import encode
 from hetero.errors import ChildDiedError, ClosedError, HeteroError, StepTimeoutError, TransportError
 from hetero.planner.plan import CALLER
@@ -26,9 +30,9 @@ PATIENCE_S = 0.5
 
 @dataclass(slots=True, eq=False)
 class Flight:
-    """An attempt under way. `missing`: parcels and children (as ("child", k)) that it waits for; then `over` opens.
+    """An attempt under way. `missing`: parcels and children (as ("child", k)) that it waits for.
 
-    `arrived`: parcels that came back, in memory of the caller's own.
+    `arrived`: parcels that came back, in memory of the caller's own. `waits`: somebody waits for it and does not lead.
     """
 
     step: int
@@ -36,15 +40,27 @@ class Flight:
     missing: set[Any]
     arrived: dict[int, list[Any]] = field(default_factory=dict)
     error: HeteroError | None = None
-    over: threading.Lock = field(default_factory=threading.Lock)
+    waits: bool = False
+    _bell: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
-        self.over.acquire()
+        self._bell.acquire()
 
-    def end(self) -> None:
-        """Let whoever waits go on; once."""
-        if self.over.locked():
-            self.over.release()
+    @property
+    def over(self) -> bool:
+        """Whether it has ended, well or not."""
+        return not self.missing or self.error is not None
+
+    def wait(self, timeout_s: float | None) -> None:
+        """Wait for `ring`, which may have come before."""
+        self.waits = True
+        self._bell.acquire(timeout=-1 if timeout_s is None else timeout_s)
+        self.waits = False
+
+    def ring(self) -> None:
+        """Have whoever waits look again."""
+        with suppress(RuntimeError):  # it is rung already
+            self._bell.release()
 
 
 class DriverChannel:
@@ -58,6 +74,7 @@ class DriverChannel:
     ) -> None:
         """Raises: TransportError where it cannot listen on `address`."""
         self._endpoint = Endpoint(CALLER, "driver", generation, address)
+        self._turns = Turns(self._endpoint.fileno())
         self.card = self._endpoint.card
         self.generation = generation
         self._routes = routes
@@ -71,6 +88,7 @@ class DriverChannel:
         self._suspicion: tuple[float, TransportError] | None = None
         self._late = 0
         self._closing = False
+        self._ending = threading.Lock()
         self._connected = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -135,9 +153,19 @@ class DriverChannel:
 
         Raises: what a child raised, ChildDiedError, StepTimeoutError.
         """
-        if not flight.over.acquire(timeout=-1 if timeout_s is None else timeout_s):
-            raise StepTimeoutError("the step passed its deadline", step=flight.step)
-        flight.over.release()
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while not flight.over:
+            left = None if deadline is None else deadline - time.monotonic()
+            if left is not None and left <= 0:
+                raise StepTimeoutError("the step passed its deadline", step=flight.step)
+            if self._turns.lead():
+                try:
+                    self._lead(flight, deadline)
+                finally:
+                    self._turns.leave()
+                    self._call_next()
+            else:
+                flight.wait(left)
         if flight.error is not None:
             raise flight.error
         with self._guard:
@@ -167,13 +195,17 @@ class DriverChannel:
 
     def close(self) -> None:
         """End the channels; steps in flight raise ClosedError. A second call does nothing."""
-        self._end(ClosedError("the channels were closed", phase="transport"))
-        self._closing = True
-        self._endpoint.wake()
-        if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join()
-        self._endpoint.close()
-        self._outgoing.close()
+        with self._ending:
+            if self._closing:
+                return
+            self._closing = True
+            self._end(ClosedError("the channels were closed", phase="transport"))
+            self._turns.ring()
+            if self._thread is not None:
+                self._thread.join()
+            self._turns.close()
+            self._endpoint.close()
+            self._outgoing.close()
 
     # -- the thread ----------------------------------------------------------------------------------------------
     def _loop(self, deadline: float, failures: list[TransportError]) -> None:
@@ -184,24 +216,55 @@ class DriverChannel:
             return
         finally:
             self._connected.set()
+        self._guarded(lambda: early)
+        while not self._closing:
+            if self._turns.wait(self._patience_s()):
+                try:
+                    self._serve(0)
+                finally:
+                    self._turns.pass_on()
+
+    def _lead(self, flight: Flight, deadline: float | None) -> None:
+        """Take what comes in, until this flight is over or the time is."""
+        while not flight.over:
+            left = None if deadline is None else deadline - time.monotonic()
+            if left is not None and left <= 0:
+                return
+            patience = self._patience_s()
+            self._serve(left if patience is None else patience if left is None else min(left, patience))
+
+    def _call_next(self) -> None:
+        """Whoever has waited longest and still does may lead."""
+        if len(self._flights) > 1:
+            with self._guard:
+                following = next((f for f in self._flights.values() if f.waits and not f.over), None)
+            if following is not None:
+                following.ring()
+
+    def _patience_s(self) -> float | None:
+        """How long to wait before a suspicion is one no more."""
+        suspicion = self._suspicion
+        return None if suspicion is None else max(0.0, suspicion[0] - time.monotonic())
+
+    def _serve(self, timeout_s: float | None) -> None:
+        """Wait once, and take what has come."""
+        ready = self._endpoint.wait(timeout_s)
+        self._guarded(lambda: self._endpoint.take(ready))
+
+    def _guarded(self, events: Callable[[], Sequence[Event]]) -> None:
+        """Take these events. What fails then ends the channels, else whoever waits would wait for ever."""
         try:
-            self._serve(early)
-        except Exception as error:  # else whoever waits would wait for ever
+            self._handle(events())
+            if self._suspicion is not None and time.monotonic() >= self._suspicion[0]:
+                broken, self._suspicion = self._suspicion[1], None
+                self._end(broken)
+        except Exception as error:
             broken = TransportError(f"the channels failed: {type(error).__name__}: {error}")
             broken.__cause__ = error
             self._end(broken)
-
-    def _serve(self, early: Sequence[Event]) -> None:
-        self._handle(early)
-        while not self._closing:
-            wait_s = None
-            if self._suspicion is not None:
-                until, broken = self._suspicion
-                wait_s = until - time.monotonic()
-                if wait_s <= 0:
-                    self._suspicion, wait_s = None, None
-                    self._end(broken)
-            self._handle(self._endpoint.poll(wait_s))
+        except BaseException:  # the caller's thread was interrupted: who knows what was taken
+            self._end(TransportError("the channels were interrupted"))
+            raise
 
     def _handle(self, events: Sequence[Event]) -> None:
         for event in events:
@@ -232,6 +295,7 @@ class DriverChannel:
                     names = self._endpoint.peers
                     error = TransportError(f"the channel between {names[peer]} and {names[other]} broke")
                     self._suspicion = time.monotonic() + PATIENCE_S, error
+                    self._turns.ring()  # it looks again when that is over
             case _:
                 self._endpoint.counters.malformed += 1
 
@@ -255,7 +319,7 @@ class DriverChannel:
     def _progress(self, flight: Flight, what: Any) -> None:
         flight.missing.discard(what)
         if not flight.missing:
-            flight.end()
+            flight.ring()
 
     def _fail(self, flight: Flight, error: Exception) -> None:
         """The first failure is the step's; the other children need not wait until the caller has looked."""
@@ -263,7 +327,7 @@ class DriverChannel:
             error.__traceback__ = None  # its frames may hold a body
             flight.error = error if isinstance(error, HeteroError) else TransportError(f"no memory: {error}")
             self._abort(flight)
-            flight.end()
+            flight.ring()
 
     def _flight(self, step: int, attempt: int) -> Flight | None:
         flight = self._flights.get(attempt)
@@ -296,8 +360,9 @@ class DriverChannel:
         for flight in flights:
             if flight.error is None and flight.missing:
                 flight.error = _again(error)
-                flight.end()
+                flight.ring()
         self._outgoing.notify()
+        self._endpoint.wake()  # whoever leads may wait for one of these
 
 
 def _again(error: HeteroError) -> HeteroError:

@@ -78,7 +78,7 @@ class Mailbox:
         if (refusal := self._refusal(attempt)) is not None:
             return refusal
         entry = self._attempts.setdefault(attempt, _Attempt())
-        if parcel in entry.parcels or parcel in self._used(entry):
+        if parcel in entry.parcels or (entry.position and parcel in self._used(entry)):
             return Arrival.DUPLICATE
         entry.parcels[parcel] = content
         return Arrival.KEPT
@@ -92,9 +92,10 @@ class Mailbox:
         if entry is None or entry.step is None:
             return None
         partition, parcels = self._tasks[entry.position]
-        if not all(p in entry.parcels for p in parcels):
-            return None
-        contents = tuple(entry.parcels.pop(p) for p in parcels)
+        for p in parcels:
+            if p not in entry.parcels:
+                return None
+        contents = tuple([entry.parcels.pop(p) for p in parcels])
         last = entry.position == len(self._tasks) - 1
         return Work(entry.step, self.current, partition, entry.graph_slot, contents, last)
 
@@ -128,6 +129,8 @@ class Mailbox:
         return sum(len(entry.parcels) for entry in self._attempts.values())
 
     def _refusal(self, attempt: int) -> Arrival | None:
+        if attempt == self.current:  # which is never over
+            return None
         if self.is_over(attempt):
             return Arrival.LATE
         return Arrival.UNKNOWN if attempt > self.current + MAX_AHEAD else None

@@ -176,7 +176,7 @@ class _Decoder:
     """Checks a description against its body while it makes the values."""
 
     def __init__(self, body: Bytes | bytes | None) -> None:
-        self._body = np.frombuffer(body, np.uint8) if isinstance(body, bytes) else body
+        self._body = body
         self._nbytes = 0 if body is None else len(body)
         self._items = 0
 
@@ -207,8 +207,9 @@ class _Decoder:
             raise _malformed(f"{nbytes} bytes at {offset} of {self._nbytes}")
         if self._body is None:
             return np.empty(shape, dtype)  # nothing in it
-        flat = self._body[offset : offset + nbytes].view(dtype)
-        return flat.reshape(shape[::-1]).T if by_columns else flat.reshape(shape)
+        if by_columns:
+            return np.ndarray(shape, dtype, self._body, offset, order="F")
+        return np.ndarray(shape, dtype, self._body, offset)
 
     def _texts(self, extents: list[Any], items: list[Any]) -> np.ndarray[Any, Any]:
         self._count(len(items))

@@ -68,7 +68,10 @@ def run_once(provider: Provider, compiled: Compiled, inputs: list[Any]) -> tuple
     """Run a compiled kernel over `inputs` into fresh outputs."""
     if compiled.reads is not None and compiled.run is not None:
         return _handle(provider, compiled.run, compiled.reads, inputs)
-    inputs = [arrived(provider, x) if isinstance(x, SequenceValue) else x for x in inputs]
+    inputs = [
+        x if type(x) is np.ndarray or not isinstance(x, SequenceValue) else arrived(provider, x)
+        for x in inputs
+    ]
     make_contiguous(provider, compiled, inputs)
     if compiled.run is not None:
         return provider.run(compiled, inputs)

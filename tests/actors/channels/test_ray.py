@@ -151,6 +151,21 @@ def test_auto_goes_from_objects_to_channels_and_back_where_they_break_with_the_s
         assert road(ex) == "channels"
 
 
+def test_channels_that_were_asked_for_and_broke_between_steps_are_opened_again() -> None:
+    with executor(CHAIN, SPLIT, transport="channels") as ex:
+        want = bits(ex.run(feeds(20_000)))
+        channel = pool(ex)._held.roads._channel
+        assert channel is not None
+        channel._end(TransportError("the channel between a and b broke"))
+        seen = []
+        for _ in range(STEADY_STEPS + 2):
+            assert bits(ex.run(feeds(20_000))) == want
+            seen.append(road(ex))
+        assert [name for name, _ in itertools.groupby(seen)] == ["objects", "channels"]
+        assert ex.stats()["transport"]["generation"] == 2
+        assert ex.stats()["failed_steps"] == 0
+
+
 def test_auto_stays_with_objects_where_channels_cannot_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(roads_module, "node_address", lambda: "203.0.113.7")  # nobody's here
     with executor(CHAIN, SPLIT) as ex:
