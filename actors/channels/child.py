@@ -10,11 +10,12 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from actors.channels.bodies import Incoming, Limits, Outgoing
-from actors.channels.endpoint import Arrived, Card, Endpoint, Event, PeerLost, wait_connected
+from actors.channels.endpoint import Arrived, Card, Event, PeerLost, wait_connected
 from actors.channels.faults import fault_of
 from actors.channels.mailbox import Arrival, Mailbox, Work
 from actors.channels.messages import Abort, Begin, Ended, Failed, Lost, Message, Packed, Sent, Settled
 from actors.channels.routes import ChildRoutes
+from actors.channels.tampering import make_endpoint
 from actors.channels.wire import Encoded, encode
 from hetero.errors import TransportError
 from hetero.planner.plan import CALLER
@@ -53,7 +54,7 @@ class ChildChannel:
 
         Raises: TransportError where it cannot listen.
         """
-        self._endpoint = Endpoint(me, device, generation, address)
+        self._endpoint = make_endpoint(me, device, generation, address)
         self.card = self._endpoint.card
         self.generation = generation
         self._routes, self._run, self._drop, self._begin = routes, run, drop, begin

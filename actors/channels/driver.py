@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 
 from actors.channels.bodies import Incoming, Limits, Outgoing
-from actors.channels.endpoint import Arrived, Card, Endpoint, Event, PeerLost, wait_connected
+from actors.channels.endpoint import Arrived, Card, Event, PeerLost, wait_connected
 from actors.channels.faults import error_of
 from actors.channels.messages import Abort, Begin, Ended, Failed, Lost, Message, Packed, Sent, Settled
 from actors.channels.routes import DriverRoutes
+from actors.channels.tampering import make_endpoint
 from actors.channels.wire import encode
 from hetero.errors import ChildDiedError, ClosedError, HeteroError, StepTimeoutError, TransportError
 from hetero.planner.plan import CALLER
@@ -57,7 +58,7 @@ class DriverChannel:
         self, generation: int, address: str, routes: DriverRoutes, *, limits: Limits | None = None
     ) -> None:
         """Raises: TransportError where it cannot listen on `address`."""
-        self._endpoint = Endpoint(CALLER, "driver", generation, address)
+        self._endpoint = make_endpoint(CALLER, "driver", generation, address)
         self.card = self._endpoint.card
         self.generation = generation
         self._routes = routes

@@ -196,9 +196,12 @@ class Endpoint:
         return {k: p.card.device for k, p in self._peers.items()}
 
     # -- messages ------------------------------------------------------------------------------------------------
-    def send(self, peer: int, message: Message) -> bool:
-        """Send at once. False where the peer is lost, or this endpoint closed. Raises: TransportError (too large)."""
-        frames = write(message, self.generation)
+    def send(self, peer: int, message: Message, generation: int | None = None) -> bool:
+        """Send at once, as of `generation` (None: of this one). False where the peer is lost, or this endpoint closed.
+
+        Raises: TransportError (too large).
+        """
+        frames = write(message, self.generation if generation is None else generation)
         entry = self._peers[peer]
         with entry.lock:
             if entry.lost or entry.socket.closed:
