@@ -154,9 +154,13 @@ class Journal:
         """The record of a step that has finished since the base."""
         return next(e for e in self._entries if isinstance(e, StepRecord) and e.step == step)
 
+    def kept_records(self) -> list[StepRecord]:
+        """The steps that have finished since the base, in order."""
+        return [e for e in self._entries if isinstance(e, StepRecord)]
+
     def records(self) -> list[StepRecord]:
         """All steps that a replay gives to the children, in order."""
-        return [*(e for e in self._entries if isinstance(e, StepRecord)), *self.open.values()]
+        return [*self.kept_records(), *self.open.values()]
 
     def __len__(self) -> int:
         return len(self._entries)

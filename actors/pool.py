@@ -350,8 +350,13 @@ class RayChildren(Children):
 
     def change_state(self, child: int, change: StateChange) -> dict[str, HostArray]:
         with self._mending.lock:
+            if not change.reset:
+                self._mending.check_state()
             try:
                 changed: dict[str, HostArray] = self._ask(child, "change_state", change)
+                while not (change.reset or self._mending.led_here()):
+                    self._mending.check_state()
+                    changed = self._ask(child, "change_state", change)
             except (ClosedError, TransportError):
                 raise
             except HeteroError:  # a part of it may have happened, and happens again in a replay
