@@ -142,8 +142,8 @@ class Closed:
 
 Event: TypeAlias = (
     ActorLost | HeartbeatMissed | DeadlinePassed | NodeLost | ChildPrepared | RestartFailed | ChildMoved
-    | StepsReplayed | StepLaunched | StepFinished | StepDropped | StateBegan | StateEnded | CheckpointSettled | CheckpointLost
-    | StandbyReady | StandbyLost | Closed
+    | StepsReplayed | StepLaunched | StepFinished | StepDropped | StateBegan | StateEnded | CheckpointSettled
+    | CheckpointLost | StandbyReady | StandbyLost | Closed
 )  # fmt: skip
 
 
