@@ -58,13 +58,15 @@ class Beside:
         providers: Sequence[Any] = tuple(SPLIT),
         ray_options: Any = None,
         transport: Any = "auto",
+        planning: Any = None,
         **options: Any,
     ) -> None:
         model = onnx.parser.parse_model(text)
         chosen = RuntimeOptions(extensions="tests.faults.ops", **options)
-        self.calm = HeterogeneousExecutor(model, list(providers), children="inline", options=chosen)
+        wishes = dict(planning or {})
+        self.calm = HeterogeneousExecutor(model, list(providers), children="inline", options=chosen, **wishes)
         self.ex = HeterogeneousExecutor(
-            model, list(providers), transport=transport, options=chosen, ray_options=ray_options
+            model, list(providers), transport=transport, options=chosen, ray_options=ray_options, **wishes
         )
         self.transport = transport
         self._seed = 0

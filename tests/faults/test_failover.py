@@ -39,6 +39,27 @@ def test_the_partitions_of_a_lost_provider_go_to_another(text: str, caplog: pyte
         both.steps(2, n=1)
 
 
+def test_the_partitions_of_every_shape_class_go_too() -> None:
+    """Steps of one row run the other way about, over the same two children."""
+    classes = {"one": {"when": {"n": 1}, "overrides": {"Exp*": "cpu"}}}
+    with Beside(CHAIN, max_restarts=1, planning={"shape_classes": classes}) as both:
+        for n in (1, 2, 1, 3):
+            both.step(n)
+        with chaos.broken("prepare sim:0", "no such device"):
+            with chaos.gate("partition 1, before run") as gate:
+                future, want = both.submit(2)
+                gate.wait_reached()
+                chaos.kill("sim:0", both.ex)
+            assert bits(future.result(timeout=60)) == want
+        for n in (1, 2, 1, 3):
+            both.step(n)
+        stats = both.ex.stats()
+        assert stats["degraded"] == {"sim:0": "cpu:0"}
+        assert stats["steps_by_class"] == {"one": 4}
+        assert {p.provider for s in both.ex.plan.sections for p in s.placements} == {"cpu:0", "cpu"}
+        assert "sim:0: it was lost while the model ran" in both.ex.plan.explain()
+
+
 def test_where_nobody_else_takes_the_nodes_every_step_says_so() -> None:
     providers: list[Any] = [("sim:0", {"except_ops": ["Softmax"]}), ("cpu", {"except_ops": ["Exp"]})]
     with Beside(CHAIN, providers, max_restarts=1) as both:
