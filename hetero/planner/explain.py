@@ -23,7 +23,8 @@ def summary(plan: Plan) -> str:
 
 def explain(plan: Plan, *, nodes: bool = False) -> str:
     """The summary, what has moved since a provider was lost, what is not on the preferred provider and why (grouped by
-    operation and reason), stages, partitions in order, and transfers per edge; with `nodes`, a line per node too, those inside bodies indented."""
+    operation and reason), stages, partitions in order, and transfers per edge; with `nodes`, a line per node too, those
+    inside bodies indented."""
     sections = [_summary(plan), _fallbacks(plan), _partitions(plan), _transfers(plan)]
     if plan.stages:
         sections.insert(2, iter(("stages", *stage_lines(plan))))
