@@ -79,6 +79,8 @@ class Mending:
         self.lost: dict[str, str] = {}
         """Children that are lost for good, and why."""
         self._last_cause: dict[str, str] = {}
+        self._rebuilding: list[tuple[Member, Any]] = []
+        """Calls that make the state again, of which it is not known yet whether they ended well."""
         self._forgotten: str | None = None
         """Why the state cannot be made again."""
 
@@ -181,8 +183,20 @@ class Mending:
         return bool(found)
 
     def led_here(self) -> bool:
-        """Whether the steps that the state is made of have ended well, if they were replayed. Where one has not, since
-        what it was fed is lost, so is the state."""
+        """Whether the state is that which the finished steps have led to, if it was made again. A child that could not
+        restore it is replaced; where a step cannot be replayed, since what it was fed is lost, so is the state."""
+        for member, ref in self._rebuilding:
+            try:
+                ray.get(ref, timeout=_SETTLE_S)
+            except rex.GetTimeoutError:
+                return False
+            except rex.RayError as error:
+                if not (is_death(error) and self._gone_with(error)):
+                    self.do(
+                        *self._loss(member, f"its state was not restored: {how_it_went(root_cause(error))}")
+                    )
+                return False
+        self._rebuilding.clear()
         calls = [
             (r.step, c.done) for r in self._journal.kept_records() for c in r.calls if c.done is not None
         ]
@@ -401,9 +415,11 @@ class Mending:
     def _restore(self) -> None:
         self._held.roads.pause()  # what children compute for channels ends before they are told anything more
         journal = self._journal
+        self._rebuilding.clear()
         for child, member in self._held.members.items():
             if child in journal.base:
-                member.actor.restore_state.remote(member.generation, ray.put(journal.base[child]))
+                copy = ray.put(journal.base[child])
+                self._rebuilding.append((member, member.actor.restore_state.remote(member.generation, copy)))
             elif child in journal.beginning:
                 self._bind(member, journal.beginning[child])
 
@@ -424,7 +440,8 @@ class Mending:
             if isinstance(entry, StateBound):
                 self._bind(member, entry)
             else:
-                member.actor.change_state.remote(member.generation, entry.change)
+                changed = member.actor.change_state.remote(member.generation, entry.change)
+                self._rebuilding.append((member, changed))
         for step in open_steps:
             self._issue_all(journal.record(step))
         noticed, self._noticed = self._noticed, {}
@@ -444,7 +461,8 @@ class Mending:
             ]
 
     def _bind(self, member: Member, bound: StateBound) -> None:
-        member.actor.bind_state.remote(member.generation, bound.specs, bound.withheld)
+        bind = member.actor.bind_state.remote(member.generation, bound.specs, bound.withheld)
+        self._rebuilding.append((member, bind))
 
     def _issue_all(self, record: StepRecord) -> None:
         for call in record.calls:

@@ -299,6 +299,9 @@ class RayChildren(Children):
         late = isinstance(error, rex.GetTimeoutError if theirs else StepTimeoutError)
         lost = is_death(error) if theirs else flight is not None and flight.broken
         if not (late or lost) or not self._options.recover:
+            with self._mending.lock:
+                if not self._mending.led_here():
+                    return  # it may be of a state that was not restored
             if isinstance(error, rex.RayError):
                 raise self._failure(error)
             raise self._confirmed(error) if lost else error

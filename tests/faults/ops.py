@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import ctypes
 import resource
 from collections.abc import Sequence
 from pathlib import Path
@@ -40,7 +40,7 @@ class Stop(hetero.Extension):
 
 @hetero.register_extension
 class Exit(hetero.Extension):
-    """y = x; where it holds a NaN, the process ends with exit code 7."""
+    """y = x; where it holds a NaN, the process ends in a C call, with exit code 7."""
 
     domain, name = DOMAIN, "Exit"
     kinds = ("cpu", "sim", "cuda")
@@ -52,7 +52,7 @@ class Exit(hetero.Extension):
 
     def run(self, state: Any, inputs: Sequence[Any], outputs: Any, context: ExtensionContext) -> None:
         if bool((inputs[0] != inputs[0]).any()):
-            os._exit(7)
+            ctypes.CDLL(None)._exit(7)
         context.xp.copyto(outputs[0], inputs[0])
 
 
