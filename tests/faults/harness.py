@@ -37,7 +37,9 @@ SPLIT: list[Any] = [("sim:0", {"except_ops": ["Softmax", "Max"]}), "cpu"]
 
 
 ALL = bool(os.environ.get("HETERO_ALL_FAULTS"))
-"""Whether every fault is tried over every road (`make faults`), or each over one of them."""
+"""Whether every fault is tried over every road, with and without state (`make faults`), or each in one of these ways."""
+TEXTS = [DECODER, CHAIN] if ALL else [DECODER]
+TEXT_IDS = ["stateful", "stateless"][: len(TEXTS)]
 
 
 def bits(outputs: Mapping[str, Any]) -> dict[str, bytes]:

@@ -9,12 +9,12 @@ import pytest
 
 from actors import chaos
 from hetero.errors import ChildDiedError
-from tests.faults.harness import CHAIN, DECODER, Beside, bits
+from tests.faults.harness import CHAIN, DECODER, TEXT_IDS, TEXTS, Beside, bits
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("local_ray"), pytest.mark.timeout(180)]
 
 
-@pytest.mark.parametrize("text", [CHAIN, DECODER], ids=["stateless", "stateful"])
+@pytest.mark.parametrize("text", TEXTS, ids=TEXT_IDS)
 def test_the_partitions_of_a_lost_provider_go_to_another(text: str, caplog: pytest.LogCaptureFixture) -> None:
     with Beside(text, max_restarts=1, checkpoint_every=3) as both:
         if text == DECODER:

@@ -19,7 +19,7 @@ from hetero import HeterogeneousExecutor
 from hetero.errors import ChildDiedError, StateError
 from hetero.types import LazySequence, SequenceValue
 from tests.actors.test_sequences import BACK, EXTRA, HEAD, MOVES, THREE, WIDTH, X
-from tests.faults.harness import CHAIN, DECODER, Beside, bits, until
+from tests.faults.harness import DECODER, TEXT_IDS, TEXTS, Beside, bits, until
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("local_ray"), pytest.mark.timeout(180)]
 
@@ -64,7 +64,7 @@ def lose_parcel(monkeypatch: pytest.MonkeyPatch, partition: int) -> list[int]:
     return steps
 
 
-@pytest.mark.parametrize("text", [CHAIN, DECODER], ids=["stateless", "stateful"])
+@pytest.mark.parametrize("text", TEXTS, ids=TEXT_IDS)
 def test_a_step_of_which_a_parcel_is_lost_is_run_again(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with Beside(text, transport="objects", checkpoint_every=3) as both:
         if text is DECODER:

@@ -10,19 +10,18 @@ import pytest
 
 from actors import chaos
 from hetero.errors import OptionError
-from tests.faults.harness import ALL, CHAIN, DECODER, Beside, bits
+from tests.faults.harness import ALL, DECODER, TEXT_IDS, TEXTS, Beside, bits
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("local_ray"), pytest.mark.timeout(180)]
 
 DEVICES = ("driver", "sim:0", "cpu")
-STATES = {"stateless": CHAIN, "stateful": DECODER}
 CELLS = [(what, when) for when in ("steady", "killed", "replaying") for what in get_args(chaos.Tampering)]
 QUICK = [*CELLS[:4], ("hold", "killed"), ("duplicate", "replaying")]
 
 
-@pytest.fixture(scope="module", params=STATES)
+@pytest.fixture(scope="module", params=TEXTS, ids=TEXT_IDS)
 def shared(local_ray: object, request: pytest.FixtureRequest) -> Iterator[Beside]:
-    text = STATES[request.param]
+    text = request.param
     with Beside(
         text, transport="channels", checkpoint_every=4, max_step_deaths=4, ray_options={"standbys": 1}
     ) as both:

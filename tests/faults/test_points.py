@@ -24,8 +24,7 @@ def victim(point: str) -> str:
 
 
 PAIRS = [(state, road) for state in STATES for road in ("objects", "channels")]
-QUICK = PAIRS[:: 1 if ALL else 3]
-"""Without state over objects and with state over channels, or every pair."""
+QUICK = PAIRS if ALL else PAIRS[3:]
 
 
 @pytest.fixture(scope="module", params=QUICK, ids="-".join)
