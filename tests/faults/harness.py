@@ -37,7 +37,7 @@ SPLIT: list[Any] = [("sim:0", {"except_ops": ["Softmax", "Max"]}), "cpu"]
 
 
 ALL = bool(os.environ.get("HETERO_ALL_FAULTS"))
-"""Whether every fault is tried over every road, with and without state (`make faults`), or each in one of these ways."""
+"""Whether every fault is tried over every road, with and without state (`make faults`), or each in one way."""
 TEXTS = [DECODER, CHAIN] if ALL else [DECODER]
 TEXT_IDS = ["stateful", "stateless"][: len(TEXTS)]
 

@@ -25,6 +25,7 @@ def victim(point: str) -> str:
 
 PAIRS = [(state, road) for state in STATES for road in ("objects", "channels")]
 QUICK = PAIRS if ALL else PAIRS[3:]
+"""With state over channels, or every pair."""
 
 
 @pytest.fixture(scope="module", params=QUICK, ids="-".join)
