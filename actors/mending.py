@@ -79,6 +79,8 @@ class Mending:
         self.lost: dict[str, str] = {}
         """Children that are lost for good, and why."""
         self._last_cause: dict[str, str] = {}
+        self._replayed = False
+        """Whether steps were replayed of which it is not known yet how they ended."""
         self._rebuilding: list[tuple[Member, Any]] = []
         """Calls that make the state again, of which it is not known yet whether they ended well."""
         self._forgotten: str | None = None
@@ -185,6 +187,8 @@ class Mending:
     def led_here(self) -> bool:
         """Whether the state is that which the finished steps have led to, if it was made again. A child that could not
         restore it is replaced; where a step cannot be replayed, since what it was fed is lost, so is the state."""
+        if not self._replayed:
+            return True
         for member, ref in self._rebuilding:
             try:
                 ray.get(ref, timeout=_SETTLE_S)
@@ -209,6 +213,7 @@ class Mending:
                 if not (is_death(error) and self._gone_with(error)):
                     self._forgotten = f"step {step} cannot be replayed: {how_it_went(root_cause(error))}"
                 return False
+        self._replayed = False
         return True
 
     def check_state(self) -> None:
@@ -425,7 +430,7 @@ class Mending:
 
     def _replay(self, open_steps: Sequence[int]) -> None:
         self._held.roads.pause()
-        journal = self._journal
+        journal, self._replayed = self._journal, True
         for step in open_steps:
             journal.record(step).flight = None
         steps = [record.step for record in journal.records()]

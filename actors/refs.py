@@ -37,8 +37,9 @@ class Bank:
         """All elements, read-only. Raises: RayError where they are lost."""
         with self._opening:
             if self._arrays is None:
-                self._arrays = list(ray.get(self.ref) if self._coming is None else self._coming.result())
-                self._coming = None
+                coming, self._coming = self._coming, None
+                here = coming is not None and coming.done() and coming.exception() is None
+                self._arrays = list(coming.result() if here and coming is not None else ray.get(self.ref))
             return self._arrays
 
     def bring(self) -> None:
