@@ -44,6 +44,7 @@ from actors.failures import NODE_GONE, dead_actor, how_it_went, is_death, root_c
 from actors.heartbeats import listen
 from actors.journal import Call, Journal, StateBound, StateChanged, StepRecord, first_unfinished
 from actors.members import GONE_S, Held, Home, Member
+from actors.rebuilding import SETTLE_S, NotRestored, Rebuilding
 from actors.recovery import Recovery
 from actors.relocation import Relocation
 from actors.starting import Starting
@@ -54,8 +55,6 @@ from hetero.trace import Span
 log = logging.getLogger("hetero.recovery")
 
 _ANSWER_S = 0.5
-_SETTLE_S = 3.0
-"""How long a death may take to be known that so far only shows in a lost object."""
 
 
 class Mending:
@@ -79,10 +78,7 @@ class Mending:
         self.lost: dict[str, str] = {}
         """Children that are lost for good, and why."""
         self._last_cause: dict[str, str] = {}
-        self._replayed = False
-        """Whether steps were replayed of which it is not known yet how they ended."""
-        self._rebuilding: list[tuple[Member, Any]] = []
-        """Calls that make the state again, of which it is not known yet whether they ended well."""
+        self._rebuilding = Rebuilding(journal)
         self._forgotten: str | None = None
         """Why the state cannot be made again."""
 
@@ -176,7 +172,7 @@ class Mending:
         found = [m for m in members.values() if m.actor_id == actor_id or m.ended()]
         if actor_id is None and not found:
             # an object is gone; whose process or node it was is known in a moment
-            deadline = time.monotonic() + _SETTLE_S
+            deadline = time.monotonic() + SETTLE_S
             while not found and time.monotonic() < deadline and not self.closed:
                 ray.wait([m.actor.ping.remote() for m in members.values()], timeout=0.1, fetch_local=False)
                 found = [m for m in members.values() if m.ended()]
@@ -187,34 +183,18 @@ class Mending:
     def led_here(self) -> bool:
         """Whether the state is that which the finished steps have led to, if it was made again. A child that could not
         restore it is replaced; where a step cannot be replayed, since what it was fed is lost, so is the state."""
-        if not self._replayed:
-            return True
-        for member, ref in self._rebuilding:
-            try:
-                ray.get(ref, timeout=_SETTLE_S)
-            except rex.GetTimeoutError:
-                return False
-            except rex.RayError as error:
-                if not (is_death(error) and self._gone_with(error)):
-                    self.do(
-                        *self._loss(member, f"its state was not restored: {how_it_went(root_cause(error))}")
-                    )
-                return False
-        self._rebuilding.clear()
-        calls = [
-            (r.step, c.done) for r in self._journal.kept_records() for c in r.calls if c.done is not None
-        ]
-        for step, done in calls:
-            try:
-                ray.get(done, timeout=_SETTLE_S)
-            except rex.GetTimeoutError:
-                return False
-            except rex.RayError as error:
-                if not (is_death(error) and self._gone_with(error)):
-                    self._forgotten = f"step {step} cannot be replayed: {how_it_went(root_cause(error))}"
-                return False
-        self._replayed = False
-        return True
+        outcome = self._rebuilding.outcome()
+        if isinstance(outcome, bool):
+            return outcome
+        error = outcome.error
+        if is_death(error) and self._gone_with(error):
+            return False
+        cause = how_it_went(root_cause(error))
+        if isinstance(outcome, NotRestored):
+            self.do(*self._loss(outcome.member, f"its state was not restored: {cause}"))
+        else:
+            self._forgotten = f"step {outcome.step} cannot be replayed: {cause}"
+        return False
 
     def check_state(self) -> None:
         """Raises: StateError where what the children keep is not what the steps have led to, and cannot be made."""
@@ -420,17 +400,18 @@ class Mending:
     def _restore(self) -> None:
         self._held.roads.pause()  # what children compute for channels ends before they are told anything more
         journal = self._journal
-        self._rebuilding.clear()
+        self._rebuilding.begin()
         for child, member in self._held.members.items():
             if child in journal.base:
                 copy = ray.put(journal.base[child])
-                self._rebuilding.append((member, member.actor.restore_state.remote(member.generation, copy)))
+                self._rebuilding.called(member, member.actor.restore_state.remote(member.generation, copy))
             elif child in journal.beginning:
                 self._bind(member, journal.beginning[child])
 
     def _replay(self, open_steps: Sequence[int]) -> None:
         self._held.roads.pause()
-        journal, self._replayed = self._journal, True
+        journal = self._journal
+        self._rebuilding.replayed()
         for step in open_steps:
             journal.record(step).flight = None
         steps = [record.step for record in journal.records()]
@@ -446,7 +427,7 @@ class Mending:
                 self._bind(member, entry)
             else:
                 changed = member.actor.change_state.remote(member.generation, entry.change)
-                self._rebuilding.append((member, changed))
+                self._rebuilding.called(member, changed)
         for step in open_steps:
             self._issue_all(journal.record(step))
         noticed, self._noticed = self._noticed, {}
@@ -467,7 +448,7 @@ class Mending:
 
     def _bind(self, member: Member, bound: StateBound) -> None:
         bind = member.actor.bind_state.remote(member.generation, bound.specs, bound.withheld)
-        self._rebuilding.append((member, bind))
+        self._rebuilding.called(member, bind)
 
     def _issue_all(self, record: StepRecord) -> None:
         for call in record.calls:
@@ -524,7 +505,7 @@ def _is_done(ref: Any) -> bool:
     if not ready:
         return False
     try:
-        ray.get(ref, timeout=_SETTLE_S)
+        ray.get(ref, timeout=SETTLE_S)
     except rex.RayError as error:
         return isinstance(error, rex.RayTaskError) and not is_death(error)
     return True
