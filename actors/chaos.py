@@ -100,7 +100,7 @@ class Gate:
             self._listener.close()
             raise OptionError(f"there is a gate at {point!r} already") from cause
 
-    def wait_reached(self, timeout_s: float = 30.0) -> dict[str, Any]:
+    def wait_reached(self, timeout_s: float = 60.0) -> dict[str, Any]:
         """Wait until one more child has stopped here; returns its pid, the point and the step.
 
         Raises: TransportError after `timeout_s`.
