@@ -23,10 +23,10 @@ import signal
 import socket
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from hetero.errors import KernelError, OptionError, TransportError
 
@@ -79,14 +79,8 @@ def reach(point: str, step: int | None = None) -> None:
             raise KernelError(f"{fault.read_text()} (scripted at {name!r})")
         if not path.exists():
             continue
-        answer = b""
-        with socket.socket(socket.AF_UNIX) as caller, suppress(OSError):  # it was opened meanwhile
-            caller.connect(str(path))
-            caller.sendall(json.dumps({"pid": os.getpid(), "point": point, "step": step}).encode() + b"\n")
-            while chunk := caller.recv(4096):
-                answer += chunk
-        if answer:
-            raise KernelError(f"{answer.decode()} (scripted at {name!r})")
+        if answer := _wait(path, point, step):
+            raise KernelError(f"{answer} (scripted at {name!r})")
 
 
 class Gate:
@@ -106,7 +100,7 @@ class Gate:
             self._listener.close()
             raise OptionError(f"there is a gate at {point!r} already") from cause
 
-    def wait_reached(self, timeout_s: float = 30.0) -> dict[str, Any]:
+    def wait_reached(self, timeout_s: float = 60.0) -> dict[str, Any]:
         """Wait until one more child has stopped here; returns its pid, the point and the step.
 
         Raises: TransportError after `timeout_s`.
@@ -162,6 +156,70 @@ def broken(point: str, error: str) -> Iterator[None]:
         yield
     finally:
         path.unlink(missing_ok=True)
+
+
+# -- messages ----------------------------------------------------------------------------------------------------
+Tampering = Literal["hold", "duplicate", "reorder", "stale"]
+
+
+def active() -> bool:
+    """Whether anything may happen in this process."""
+    return _joined is not None or _directory is not None
+
+
+@contextmanager
+def messages(device: str, what: Tampering) -> Iterator[Gate | None]:
+    """Meanwhile the messages that a child ("driver": the caller) sends over channels come otherwise than they should.
+
+    "hold": they stay behind until the gate that this gives is opened, while the child goes on; the gate's
+    `wait_reached` waits for the first. "duplicate": each comes twice. "reorder": each second one overtakes the one
+    before it. "stale": before each comes one that is the same, but of an earlier generation.
+
+    Raises: OptionError where chaos is not enabled, or the device's messages are tampered with already.
+    """
+    if _directory is None:
+        raise OptionError("chaos is not enabled")
+    point = f"messages of {device}"
+    rule = (_directory / _file(point)).with_suffix(".messages")
+    if rule.exists():
+        raise OptionError(f"the {point} are tampered with already")
+    with gate(point) if what == "hold" else nullcontext() as held:
+        rule.write_text(what)
+        try:
+            yield held
+        finally:
+            rule.unlink()
+
+
+def tampering(device: str) -> str | None:
+    """Of an endpoint: what happens to the messages of a device."""
+    where = _joined or _directory
+    try:
+        return (
+            None
+            if where is None
+            else (where / _file(f"messages of {device}")).with_suffix(".messages").read_text()
+        )
+    except FileNotFoundError:
+        return None
+
+
+def wait_messages(device: str) -> None:
+    """Of an endpoint: wait until messages that are held back may go."""
+    where = _joined or _directory
+    if where is not None:
+        _wait(where / _file(f"messages of {device}"), f"messages of {device}", None)
+
+
+def _wait(path: Path, point: str, step: int | None) -> str:
+    """Stop at a gate, if it is there; returns the text of the error with which to go on."""
+    answer = b""
+    with socket.socket(socket.AF_UNIX) as caller, suppress(OSError):  # it was opened meanwhile
+        caller.connect(str(path))
+        caller.sendall(json.dumps({"pid": os.getpid(), "point": point, "step": step}).encode() + b"\n")
+        while chunk := caller.recv(4096):
+            answer += chunk
+    return answer.decode()
 
 
 def _file(point: str) -> str:

@@ -25,6 +25,7 @@ from hetero.kernels import load_all
 from hetero.kernels.jit import load_compiled
 from hetero.options import RuntimeOptions
 from hetero.planner.plan import Plan
+from hetero.providers.lookup import failure
 from hetero.providers.registry import create
 from hetero.runtime.assignment import assignment
 from hetero.runtime.child import ChildExecutor
@@ -159,10 +160,14 @@ class ChildActor:
             sent: list[Any] = [pack(p, aside.get(k)) for k, p in enumerate(made)]
             sent += [aside[k].arrays for k in banked]
         except Exception as error:
+            if isinstance(
+                error, MemoryError
+            ):  # for what it receives or sends; a kernel's is of our kind already
+                error = failure(error, None, self._place[1])
             self._failed[step] = error
             if len(self._failed) > _REMEMBERED_FAILURES:
                 self._failed.popitem(last=False)
-            raise
+            raise error
         if len(sent) > 1:
             return tuple(sent)
         return sent[0] if sent else None

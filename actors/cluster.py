@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import atexit
 import inspect
+import logging
 import os
 import secrets
 import shutil
+import socket
 import tempfile
 import threading
 import time
@@ -15,7 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import ray
+import ray.exceptions as rex
 from ray import _raylet
+from ray.util import client
 
 from hetero.errors import ClosedError, OptionError, TransportError
 
@@ -33,6 +37,16 @@ WAIT = (
     {"wait_for_processes": True} if "wait_for_processes" in inspect.signature(ray.shutdown).parameters else {}
 )
 """Newer versions of Ray can be told to wait until its processes are gone."""
+
+_NO_CLIENT = (
+    "it can neither watch actors (no streaming calls) nor share objects with this process. Run the program on a machine"
+    " of the cluster, as `ray job submit` does, with host:port or auto for an address"
+)
+_REACH_S = 5.0
+_gcs: Any = _raylet  # compiled, and without types
+_client: Any = client.ray
+
+log = logging.getLogger("hetero.ray")
 
 _lock = threading.RLock()
 _session: _Session | None = None
@@ -113,10 +127,12 @@ def ensure_ray(
     a local one of our own, with an object store of `store_bytes` (by default 30 % of the free memory, within what
     /dev/shm holds), which only holders of its random token can talk to.
 
-    Raises: TransportError where Ray cannot be reached or started, or this process is connected to another one than
-    `address` names; OptionError for a store that is too small.
+    Raises: TransportError where Ray cannot be reached or started, asks for another token, or this process is connected
+    to another one than `address` names, or through Ray Client; OptionError for a store that is too small.
     """
     global _session
+    if _client.is_connected():
+        raise TransportError(f"this process is connected through Ray Client: {_NO_CLIENT}")
     with _lock:
         if _session is not None and not _session.current():
             stale, _session = _session, None  # somebody called ray.shutdown()
@@ -138,13 +154,35 @@ def _open(address: str | None, store_bytes: int | None, log_to_driver: bool) -> 
     address = os.environ.get("RAY_ADDRESS", "") if address is None else address
     if address and address != "local":
         if "://" in address:
-            raise TransportError(f"{what}={address}: Ray clients cannot share objects; use host:port")
+            raise TransportError(f"{what}={address}: {_NO_CLIENT}")
+        _check_token(what, address)
         try:
             ray.init(address=address, configure_logging=False, log_to_driver=log_to_driver)
         except Exception as cause:
             raise TransportError(f"cannot connect to Ray at {what}={address}: {cause}") from cause
         return _Session(_connection(), opened_here=True)
     return _start(store_bytes, log_to_driver)
+
+
+def _check_token(what: str, address: str) -> None:
+    """Raises: TransportError where the Ray at `address` ("host:port") wants another token than this process has. Ray
+    itself only says, after half a minute, that it could not connect."""
+    host, colon, port = address.rpartition(":")
+    if not colon or not port.isdigit():
+        return
+    try:
+        with socket.create_connection((host.strip("[]"), int(port)), _REACH_S):
+            pass
+        _gcs.GcsClient(address=address)
+    except rex.AuthenticationError as cause:
+        mode = os.environ.get("RAY_AUTH_MODE", "not set")
+        raise TransportError(
+            f"the Ray at {what}={address} does not take this process's token (RAY_AUTH_MODE is {mode}): set"
+            " RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH to what the cluster has, before the"
+            " program starts"
+        ) from cause
+    except Exception as cause:
+        log.debug("not known before connecting: %s", cause)  # connecting tells
 
 
 def _check_address(address: str) -> None:
@@ -200,8 +238,7 @@ def _set_token() -> dict[str, str | None]:
         return {}
     os.environ["RAY_AUTH_MODE"] = "token"
     os.environ["RAY_AUTH_TOKEN"] = process_token()
-    _refresh: Any = _raylet  # compiled, and without types
-    _refresh.Config.initialize("")  # Ray read the mode when it was imported
+    _gcs.Config.initialize("")  # Ray read the mode when it was imported
     return {"RAY_AUTH_MODE": None, "RAY_AUTH_TOKEN": None}
 
 

@@ -25,13 +25,16 @@ class Elements:
         self._lent: weakref.WeakSet[ObjectElement] = weakref.WeakSet()
 
     def lent(self, parcels: Sequence[Sequence[Any]]) -> None:
-        """The caller gets these values, and may read elements of them later."""
+        """The caller gets these values, and may read elements of them when the node that has them now is gone."""
         if not self.senders:
             return
         for values in parcels:
             for value in values:
                 if isinstance(value, LazySequence):
-                    self._lent.update(e for e in value.elements if isinstance(e, ObjectElement))
+                    here = [e for e in value.elements if isinstance(e, ObjectElement)]
+                    self._lent.update(here)
+                    for bank in {id(e.bank): e.bank for e in here if e.bank is not None}.values():
+                        bank.bring()
 
     def bring(self) -> None:
         """Have in the caller's memory what the caller still holds and has not read: the store may end now."""

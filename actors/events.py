@@ -40,6 +40,17 @@ class DeadlinePassed:
 
 
 @dataclass(frozen=True, slots=True)
+class NodeLost:
+    """A node is gone, and `children` (child, generation) with it. `step`: what one of them was running."""
+
+    node: str
+    children: tuple[tuple[str, int], ...]
+    at_s: float
+    step: int | None = None
+    cause: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class ChildPrepared:
     """A child was started anew and holds its programs and weights."""
 
@@ -130,9 +141,9 @@ class Closed:
 
 
 Event: TypeAlias = (
-    ActorLost | HeartbeatMissed | DeadlinePassed | ChildPrepared | RestartFailed | ChildMoved | StepsReplayed
-    | StepLaunched | StepFinished | StepDropped | StateBegan | StateEnded | CheckpointSettled | CheckpointLost
-    | StandbyReady | StandbyLost | Closed
+    ActorLost | HeartbeatMissed | DeadlinePassed | NodeLost | ChildPrepared | RestartFailed | ChildMoved
+    | StepsReplayed | StepLaunched | StepFinished | StepDropped | StateBegan | StateEnded | CheckpointSettled
+    | CheckpointLost | StandbyReady | StandbyLost | Closed
 )  # fmt: skip
 
 

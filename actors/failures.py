@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 import ray.exceptions as rex
 
+from actors.refs import LostElementError
 from hetero.errors import ChildDiedError, HeteroError, StepTimeoutError, TransportError
 
 DEATHS = (
@@ -18,6 +19,10 @@ DEATHS = (
     rex.ObjectLostError,
 )
 """A process or a node is gone, or an object with it. RayActorError includes "unavailable": such a child is fenced."""
+
+
+NODE_GONE = "its node is gone"
+"""How `how_it_went` begins then."""
 
 
 class RemoteTracebackError(Exception):
@@ -45,8 +50,8 @@ def dead_actor(error: BaseException) -> str | None:
 
 
 def is_death(error: BaseException) -> bool:
-    """Whether the error means that a child is gone."""
-    return isinstance(root_cause(error), DEATHS)
+    """Whether the error means that a child is gone, or something that it made."""
+    return isinstance(root_cause(error), (*DEATHS, LostElementError))
 
 
 def translated(error: BaseException, devices: Mapping[str, str]) -> Exception:
@@ -88,7 +93,7 @@ def how_it_went(error: BaseException) -> str:
     if "connection error code 2" in text:
         return "its process was killed or crashed (SIGKILL, the kernel's out-of-memory killer, a fault in native code)"
     if isinstance(error, rex.NodeDiedError) or "node" in text.lower():
-        return f"its node is gone ({_first_line(text)})"
+        return f"{NODE_GONE} ({_first_line(text)})"
     return _first_line(text)
 
 

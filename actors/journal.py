@@ -161,9 +161,13 @@ class Journal:
         """Whether the step has finished well, since the base."""
         return any(isinstance(e, StepRecord) and e.step == step for e in reversed(self._entries))
 
+    def kept_records(self) -> list[StepRecord]:
+        """The steps that have finished since the base, in order."""
+        return [e for e in self._entries if isinstance(e, StepRecord)]
+
     def records(self) -> list[StepRecord]:
         """All steps that a replay gives to the children, in order."""
-        return [*(e for e in self._entries if isinstance(e, StepRecord)), *self.open.values()]
+        return [*self.kept_records(), *self.open.values()]
 
     def __len__(self) -> int:
         return len(self._entries)

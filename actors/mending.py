@@ -26,6 +26,7 @@ from actors.events import (
     Fence,
     GiveUp,
     HeartbeatMissed,
+    NodeLost,
     Promote,
     Replay,
     Restore,
@@ -39,14 +40,15 @@ from actors.events import (
     StepsReplayed,
     TakeCheckpoint,
 )
-from actors.failures import dead_actor, how_it_went, is_death, root_cause
+from actors.failures import NODE_GONE, dead_actor, how_it_went, is_death, root_cause
 from actors.heartbeats import listen
 from actors.journal import Call, Journal, StateBound, StateChanged, StepRecord, first_unfinished
 from actors.members import GONE_S, Held, Home, Member
+from actors.rebuilding import SETTLE_S, NotRestored, Rebuilding
 from actors.recovery import Recovery
 from actors.relocation import Relocation
 from actors.starting import Starting
-from hetero.errors import ChildDiedError, ClosedError, HeteroError, StepTimeoutError
+from hetero.errors import ChildDiedError, ClosedError, HeteroError, StateError, StepTimeoutError
 from hetero.options import RuntimeOptions
 from hetero.runtime.state_copy import joined
 from hetero.trace import Span
@@ -54,8 +56,6 @@ from hetero.trace import Span
 log = logging.getLogger("hetero.recovery")
 
 _ANSWER_S = 0.5
-_SETTLE_S = 3.0
-"""How long a death may take to be known that so far only shows in a lost object."""
 
 
 class Mending:
@@ -79,6 +79,9 @@ class Mending:
         self.lost: dict[str, str] = {}
         """Children that are lost for good, and why."""
         self._last_cause: dict[str, str] = {}
+        self._rebuilding = Rebuilding(journal)
+        self._forgotten: str | None = None
+        """Why the state cannot be made again."""
 
     def begin(self, spare: Mapping[str, list[Home]]) -> None:
         """All children are prepared. `spare`: bundles for standbys, by the kind of child that they can become."""
@@ -102,6 +105,7 @@ class Mending:
             return
         self.notice()
         self._raise_lost()
+        self.check_state()
         for event in self._checkpoints.before_launch():
             machine.handle(event)
         machine.handle(StepLaunched(step))
@@ -117,7 +121,7 @@ class Mending:
         if machine is None:
             self._journal.finish(step)
             return True
-        if not machine.delivers(step, epoch):
+        if not machine.delivers(step, epoch) or not self.led_here():
             return False
         self._journal.finish(step)
         self.do(*self._checkpoints.settle(), StepFinished(step))
@@ -139,6 +143,8 @@ class Mending:
         if self.closed:
             raise ClosedError("these children were closed", phase="transport")
         self._raise_lost()
+        if step in self._journal.open:
+            self.check_state()
         given_up = self._given_up.get(step)
         if given_up is None:
             return
@@ -153,29 +159,58 @@ class Mending:
     # -- what has happened ---------------------------------------------------------------------------------------
     def notice(self) -> None:
         """Bring back children that have ended meanwhile."""
-        losses = []
+        gone = {}
         for member in self._held.members.values():
             error = member.end.exception() if member.end is not None and member.ended() else None
             if error is not None:
-                losses += self._loss(member, how_it_went(root_cause(error)))
-        self.do(*losses)
+                gone[member] = how_it_went(root_cause(error))
+        self.do(*self._losses(gone))
 
     def died(self, error: BaseException) -> None:
         """A call has failed with the death of a child, or the loss of what it made."""
+        if self._gone_with(error):
+            return
+        oldest = next(iter(self._journal.open), None)  # nobody is known to be gone: the step has another try
+        if oldest is not None:
+            self.do(DeadlinePassed(oldest, (), time.monotonic(), how_it_went(root_cause(error))))
+
+    def _gone_with(self, error: BaseException) -> bool:
+        """Bring back the children whose end this error tells of; whether there are any."""
         actor_id, members = dead_actor(error), self._held.members
         found = [m for m in members.values() if m.actor_id == actor_id or m.ended()]
         if actor_id is None and not found:
             # an object is gone; whose process or node it was is known in a moment
-            deadline = time.monotonic() + _SETTLE_S
+            deadline = time.monotonic() + SETTLE_S
             while not found and time.monotonic() < deadline and not self.closed:
                 ray.wait([m.actor.ping.remote() for m in members.values()], timeout=0.1, fetch_local=False)
                 found = [m for m in members.values() if m.ended()]
         cause = how_it_went(root_cause(error))
-        self.do(*(loss for member in found for loss in self._loss(member, cause)))
-        if not found:  # nobody is known to be gone: the step has another try
-            oldest = next(iter(self._journal.open), None)
-            if oldest is not None:
-                self.do(DeadlinePassed(oldest, (), time.monotonic(), cause))
+        self.do(*self._losses(dict.fromkeys(found, cause)))
+        return bool(found)
+
+    def led_here(self) -> bool:
+        """Whether the state is that which the finished steps have led to, if it was made again. A child that could not
+        restore it is replaced; where a step cannot be replayed, since what it was fed is lost, so is the state."""
+        outcome = self._rebuilding.outcome()
+        if isinstance(outcome, bool):
+            return outcome
+        error = outcome.error
+        if is_death(error) and self._gone_with(error):
+            return False
+        cause = how_it_went(root_cause(error))
+        if isinstance(outcome, NotRestored):
+            self.do(*self._loss(outcome.member, f"its state was not restored: {cause}"))
+        else:
+            self._forgotten = f"step {outcome.step} cannot be replayed: {cause}"
+        return False
+
+    def check_state(self) -> None:
+        """Raises: StateError where what the children keep is not what the steps have led to, and cannot be made."""
+        if self._forgotten is not None:
+            raise StateError(
+                f"the state is lost ({self._forgotten}); reset_state or write_state begins it anew",
+                phase="replay",
+            )
 
     def passed_deadline(self, step: int) -> None:
         """A step took too long: whoever is running it, or a step before it, is stuck."""
@@ -232,6 +267,25 @@ class Mending:
         self.closed = True
         if self.machine is not None:
             self.machine.handle(Closed())
+
+    def _losses(self, gone: Mapping[Member, str]) -> list[Event]:
+        """What these ends come to. Everything on a lost node is lost with it, at once: for a step that is one loss."""
+        events: list[Event] = []
+        for member, cause in gone.items():
+            node = member.facts.get("node_id")
+            if not cause.startswith(NODE_GONE) or node is None:
+                events += self._loss(member, cause)
+                continue
+            there = [m for m in self.members() if m.facts.get("node_id") == node and self._current(m)]
+            if not there or any(isinstance(e, NodeLost) and e.node == node for e in events):
+                continue
+            self.muster()
+            steps = [self._running(self._held.child(m.device)) for m in there]
+            step = min((s for s in steps if s is not None), default=None)
+            self._last_cause[cause] = there[0].device
+            lost = tuple((m.device, m.generation) for m in there)
+            events.append(NodeLost(str(node), lost, time.monotonic(), step, cause))
+        return events
 
     def _loss(self, member: Member, cause: str) -> list[Event]:
         if not self._current(member):
@@ -350,15 +404,18 @@ class Mending:
     def _restore(self) -> None:
         self._held.roads.pause()  # what children compute for channels ends before they are told anything more
         journal = self._journal
+        self._rebuilding.begin()
         for child, member in self._held.members.items():
             if child in journal.base:
-                member.actor.restore_state.remote(member.generation, ray.put(joined(journal.base[child])))
+                copy = ray.put(joined(journal.base[child]))
+                self._rebuilding.called(member, member.actor.restore_state.remote(member.generation, copy))
             elif child in journal.beginning:
                 self._bind(member, journal.beginning[child])
 
     def _replay(self, open_steps: Sequence[int]) -> None:
         self._held.roads.pause()
         journal = self._journal
+        self._rebuilding.replayed()
         for step in open_steps:
             journal.record(step).flight = None
         steps = [record.step for record in journal.records()]
@@ -373,7 +430,8 @@ class Mending:
             if isinstance(entry, StateBound):
                 self._bind(member, entry)
             else:
-                member.actor.change_state.remote(member.generation, entry.change)
+                changed = member.actor.change_state.remote(member.generation, entry.change)
+                self._rebuilding.called(member, changed)
         for step in open_steps:
             self._issue_all(journal.record(step))
         noticed, self._noticed = self._noticed, {}
@@ -393,7 +451,8 @@ class Mending:
             ]
 
     def _bind(self, member: Member, bound: StateBound) -> None:
-        member.actor.bind_state.remote(member.generation, bound.specs, bound.withheld)
+        bind = member.actor.bind_state.remote(member.generation, bound.specs, bound.withheld)
+        self._rebuilding.called(member, bind)
 
     def _issue_all(self, record: StepRecord) -> None:
         for call in record.calls:
@@ -412,6 +471,7 @@ class Mending:
 
     def _moot(self, moot: bool) -> None:
         if moot:
+            self._forgotten = None
             self._checkpoints.forget()
             self.do(StateBegan() if self._journal.bound else StateEnded())
 
@@ -449,7 +509,7 @@ def _is_done(ref: Any) -> bool:
     if not ready:
         return False
     try:
-        ray.get(ref, timeout=_SETTLE_S)
+        ray.get(ref, timeout=SETTLE_S)
     except rex.RayError as error:
         return isinstance(error, rex.RayTaskError) and not is_death(error)
     return True

@@ -314,6 +314,9 @@ class RayChildren(Children):
         late = isinstance(error, rex.GetTimeoutError if theirs else StepTimeoutError)
         lost = is_death(error) if theirs else flight is not None and flight.broken
         if not (late or lost) or not self._options.recover:
+            with self._mending.lock:
+                if not self._mending.led_here():
+                    return  # it may be of a state that was not restored
             if isinstance(error, rex.RayError):
                 raise self._failure(error)
             raise self._confirmed(error) if lost else error
@@ -365,8 +368,13 @@ class RayChildren(Children):
 
     def change_state(self, child: int, change: StateChange) -> dict[str, HostArray]:
         with self._mending.lock:
+            if not change.reset:
+                self._mending.check_state()
             try:
                 changed: dict[str, HostArray] = self._ask(child, "change_state", change)
+                while not (change.reset or self._mending.led_here()):
+                    self._mending.check_state()
+                    changed = self._ask(child, "change_state", change)
             except (ClosedError, TransportError):
                 raise
             except HeteroError:  # a part of it may have happened, and happens again in a replay

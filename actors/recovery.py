@@ -25,6 +25,7 @@ from actors.events import (
     Fence,
     GiveUp,
     HeartbeatMissed,
+    NodeLost,
     Promote,
     Replay,
     RestartFailed,
@@ -55,6 +56,7 @@ NEXT: dict[tuple[State, type[Any]], State] = {
     ("ready", ActorLost): "starting",
     ("ready", HeartbeatMissed): "starting",
     ("ready", DeadlinePassed): "starting",
+    ("ready", NodeLost): "starting",
     ("starting", ChildPrepared): "prepared",
     ("starting", ActorLost): "starting",
     ("starting", RestartFailed): "starting",
@@ -63,6 +65,7 @@ NEXT: dict[tuple[State, type[Any]], State] = {
     ("prepared", ActorLost): "starting",
     ("prepared", HeartbeatMissed): "starting",
     ("prepared", DeadlinePassed): "starting",
+    ("prepared", NodeLost): "starting",
     ("prepared", StepsReplayed): "ready",
     ("ready", Closed): "closed",
     ("starting", Closed): "closed",
@@ -160,6 +163,8 @@ class Recovery:
                 return self._gone(event, [(event.child, event.generation)], event.step, event.cause)
             case DeadlinePassed():
                 return self._gone(event, list(event.suspects), event.step, event.cause)
+            case NodeLost():
+                return self._gone(event, list(event.children), event.step, event.cause)
             case ChildPrepared():
                 return self._prepared(event)
             case RestartFailed():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
+from concurrent.futures import Future
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,10 @@ _banks: weakref.WeakValueDictionary[str, Bank] = weakref.WeakValueDictionary()
 _counts = {"elements_fetched": 0, "element_bytes_fetched": 0}
 
 
+class LostElementError(TransportError):
+    """The object that holds an element is gone, with the node on which it lay or the process that put it."""
+
+
 class Bank:
     """The elements that one child made for one parcel, or the caller gave: an object of the store that is opened once
     in a process. The arrays lie in the node's store; where they are not on this node, they come as a whole."""
@@ -26,18 +31,23 @@ class Bank:
         self.ref = ref
         self._arrays: list[HostArray] | None = None
         self._opening = threading.Lock()
+        self._coming: Future[Any] | None = None
 
     def arrays(self) -> list[HostArray]:
-        """All elements, read-only. Raises: TransportError where they are lost."""
+        """All elements, read-only. Raises: RayError where they are lost."""
         with self._opening:
             if self._arrays is None:
-                try:
-                    self._arrays = list(ray.get(self.ref))
-                except rex.RayError as error:
-                    raise TransportError(
-                        f"the elements of a sequence are lost: {type(error).__name__}"
-                    ) from error
+                coming, self._coming = self._coming, None
+                here = coming is not None and coming.done() and coming.exception() is None
+                self._arrays = list(coming.result() if here and coming is not None else ray.get(self.ref))
             return self._arrays
+
+    def bring(self) -> None:
+        """Have them on this node for as long as this process refers to them, whatever becomes of the others. Does not
+        wait."""
+        with self._opening:
+            if self._arrays is None and self._coming is None:
+                self._coming = self.ref.future()
 
 
 def bank_of(ref: Any) -> Bank:
@@ -64,11 +74,19 @@ class ObjectElement(RemoteElement):
         self._fetched: HostArray | None = None
 
     def fetch(self) -> HostArray:
-        """As RemoteElement. Raises: TransportError where it is lost."""
+        """As RemoteElement. Raises: LostElementError."""
         found = self._fetched
         if found is None:
             assert self.bank is not None, "an element that was not fetched has its bank"
-            array = self.bank.arrays()[self.index].view(self.dtype)
+            try:
+                arrays = self.bank.arrays()
+            except rex.RayError as error:
+                form = ", ".join(map(str, self.shape))
+                raise LostElementError(
+                    f"element {self.index} of those that a sequence was made of, {self.dtype.name}[{form}], is lost:"
+                    f" {type(error).__name__}"
+                ) from error
+            array = arrays[self.index].view(self.dtype)
             found = array.copy(order="K") if self.own else array
             with _lock:
                 _counts["elements_fetched"] += 1

@@ -124,7 +124,7 @@ class StateError(HeteroError):
 
 
 class MemoryLimitError(HeteroError, MemoryError):
-    """A provider's memory limit, or the bound on one value's declared size, would be passed."""
+    """Memory ran out: the machine's, a provider's limit, or the bound on one value's declared size."""
 
 
 class DeviceError(HeteroError):

@@ -34,8 +34,6 @@ class Failover:
         if self._model is None:
             raise ProviderError("the model is not there to be planned again", device=self._first[child].name)
         name = self._first[child].name
-        if self.plan.variants:
-            raise ProviderError("plans with shape classes stay as they are", device=name)
         self._gone.add(name)
         tried = self.degraded.get(name)
         if tried is not None:

@@ -11,12 +11,13 @@ from typing import Any
 
 from actors.channels.bodies import Incoming, Limits, Outgoing
 from actors.channels.cards import Card
-from actors.channels.endpoint import Endpoint, wait_connected
+from actors.channels.endpoint import wait_connected
 from actors.channels.faults import fault_of
 from actors.channels.intake import Arrived, Event, PeerLost
 from actors.channels.mailbox import Arrival, Mailbox, Work
 from actors.channels.messages import Abort, Begin, Ended, Failed, Lost, Message, Packed, Sent, Settled
 from actors.channels.routes import ChildRoutes
+from actors.channels.tampering import make_endpoint
 from actors.channels.wire import Encoded, encode
 from hetero.errors import TransportError
 from hetero.planner.plan import CALLER
@@ -55,7 +56,7 @@ class ChildChannel:
 
         Raises: TransportError where it cannot listen.
         """
-        self._endpoint = Endpoint(me, device, generation, address)
+        self._endpoint = make_endpoint(me, device, generation, address)
         self.card = self._endpoint.card
         self.generation = generation
         self._routes, self._run, self._drop, self._begin = routes, run, drop, begin

@@ -13,11 +13,12 @@ import numpy as np
 
 from actors.channels.bodies import Incoming, Limits, Outgoing
 from actors.channels.cards import Card
-from actors.channels.endpoint import Endpoint, wait_connected
+from actors.channels.endpoint import wait_connected
 from actors.channels.faults import error_of
 from actors.channels.intake import Arrived, Event, PeerLost
 from actors.channels.messages import Abort, Begin, Ended, Failed, Lost, Message, Packed, Sent, Settled
 from actors.channels.routes import DriverRoutes
+from actors.channels.tampering import make_endpoint
 from actors.channels.turns import Turns
 from actors.channels.wire import encode
 from hetero.errors import ChildDiedError, ClosedError, HeteroError, StepTimeoutError, TransportError
@@ -73,7 +74,7 @@ class DriverChannel:
         self, generation: int, address: str, routes: DriverRoutes, *, limits: Limits | None = None
     ) -> None:
         """Raises: TransportError where it cannot listen on `address`."""
-        self._endpoint = Endpoint(CALLER, "driver", generation, address)
+        self._endpoint = make_endpoint(CALLER, "driver", generation, address)
         self._turns = Turns(self._endpoint.fileno())
         self.card = self._endpoint.card
         self.generation = generation

@@ -104,9 +104,12 @@ class Endpoint:
         return {k: card.device for k, card in self._cards.items()}
 
     # -- messages ------------------------------------------------------------------------------------------------
-    def send(self, peer: int, message: Message) -> bool:
-        """Send at once. False where the peer is lost, or this endpoint closed. Raises: TransportError (too large)."""
-        frames = write(message, self.generation)
+    def send(self, peer: int, message: Message, generation: int | None = None) -> bool:
+        """Send at once, as of `generation` (None: of this one). False where the peer is lost, or this endpoint closed.
+
+        Raises: TransportError (too large).
+        """
+        frames = write(message, self.generation if generation is None else generation)
         if not self._links[peer].send(frames):
             return False
         self.counters.sent += 1

@@ -7,7 +7,7 @@ from typing import Any
 
 from actors.failures import RemoteTracebackError
 from hetero import errors
-from hetero.errors import HeteroError, TransportError
+from hetero.errors import HeteroError, MemoryLimitError, TransportError
 
 _ATTRIBUTES = ("op", "node", "operand", "device", "phase")
 _CLASSES: dict[str, type[HeteroError]] = {
@@ -22,11 +22,13 @@ Fault = tuple[Any, ...]
 
 
 def fault_of(error: BaseException) -> Fault:
-    """The error as data. What is none of ours is told as a HeteroError that names its class."""
+    """The error as data. What is none of ours is told as a HeteroError (MemoryLimitError where memory ran out) that
+    names its class."""
     text = "".join(traceback.format_exception(error))[-_MAX_TEXT:]
     if not isinstance(error, HeteroError):
         message = f"{type(error).__name__}: {error}"[:_MAX_TEXT]
-        return HeteroError.__name__, message, None, *[None] * len(_ATTRIBUTES), text
+        kind = MemoryLimitError if isinstance(error, MemoryError) else HeteroError
+        return kind.__name__, message, None, *[None] * len(_ATTRIBUTES), text
     name = next(k.__name__ for k in type(error).__mro__ if _CLASSES.get(k.__name__) is k)
     where = [_text(getattr(error, attribute)) for attribute in _ATTRIBUTES]
     step = error.step if isinstance(error.step, int) else None

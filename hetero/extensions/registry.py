@@ -7,7 +7,7 @@ from functools import cache
 from importlib import import_module, metadata
 from typing import Any, NoReturn, TypeVar
 
-from hetero.errors import KernelError, OptionError
+from hetero.errors import KernelError, MemoryLimitError, OptionError
 from hetero.extensions.contract import Extension
 from hetero.kernels.base import Compiled, KernelDef, lookup
 from hetero.program.operation import Operation
@@ -117,8 +117,10 @@ def home_modules(ops: Iterable[Operation]) -> tuple[str, ...]:
 
 
 def failed(error: Exception, op: Operation, what: str, phase: str = "run") -> NoReturn:
-    """Raises: KernelError for an error of the user's `what`, which it names and keeps as its cause."""
-    raise KernelError(
+    """Raises: KernelError (MemoryLimitError where memory ran out) for an error of the user's `what`, which it names and
+    keeps as its cause."""
+    kind = MemoryLimitError if isinstance(error, MemoryError) else KernelError
+    raise kind(
         f"{what} of extension {op.id} failed: {type(error).__name__}: {error}",
         op=op.id,
         node=op.name or None,

@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 
 from hetero.planner.placement import GOES_WITH
-from hetero.planner.plan import CALLER, Placement, Plan, Stage, Variant
+from hetero.planner.plan import CALLER, LOST, Placement, Plan, Stage, Variant
 from hetero.program.program import Port
 from hetero.types import ValueType
 
@@ -22,11 +22,14 @@ def summary(plan: Plan) -> str:
 
 
 def explain(plan: Plan, *, nodes: bool = False) -> str:
-    """The summary, what is not on the preferred provider and why (grouped by operation and reason), stages,
-    partitions in order, and transfers per edge; with `nodes`, a line per node too, those inside bodies indented."""
+    """The summary, what has moved since a provider was lost, what is not on the preferred provider and why (grouped by
+    operation and reason), stages, partitions in order, and transfers per edge; with `nodes`, a line per node too, those
+    inside bodies indented."""
     sections = [_summary(plan), _fallbacks(plan), _partitions(plan), _transfers(plan)]
     if plan.stages:
         sections.insert(2, iter(("stages", *stage_lines(plan))))
+    if any(r.reason == LOST for p in plan.placements for r in p.rejected):
+        sections.insert(1, _degraded(plan))
     sections += [_variant(v) for v in plan.variants]
     if nodes:
         sections.append(iter(("nodes", *node_lines(plan))))
@@ -86,6 +89,13 @@ def fallbacks(plan: Plan) -> list[tuple[str, str, str, list[Placement]]]:
             groups[placement.op, placement.provider, placement.rejected[0].reason].append(placement)
     rows = [(*key, members) for key, members in groups.items()]
     return sorted(rows, key=lambda row: (-len(row[3]), row[:3]))
+
+
+def _degraded(plan: Plan) -> Iterator[str]:
+    moved = Counter((r.provider, p.provider) for p in plan.placements for r in p.rejected if r.reason == LOST)
+    yield "degraded"
+    for (lost, home), count in moved.items():
+        yield f"  {lost}: {LOST}; {_count(count, 'node')} now on {home}"
 
 
 def _fallbacks(plan: Plan) -> Iterator[str]:

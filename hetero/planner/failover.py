@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from hetero.errors import UnsupportedNodeError
+from hetero.errors import PlanError, UnsupportedNodeError
 from hetero.model.model import Model
-from hetero.planner.placement import Candidate, Placed, judge
-from hetero.planner.plan import Placement, Plan, Rejection
+from hetero.planner.graph import PlanGraph
+from hetero.planner.placement import Candidate, Placed, Verdict, judge
+from hetero.planner.plan import LOST, Placement, Plan, Rejection
 from hetero.planner.planner import assemble, graph_of
 from hetero.program.program import Dispatch, Program
 from hetero.providers.base import ProviderConfig
@@ -28,17 +29,39 @@ def stand_in(plan: Plan, config: ProviderConfig) -> ProviderConfig | None:
 
 
 def moved(model: Model, plan: Plan, child: int, provider: Candidate) -> Plan:
-    """`plan`, which was made of `model`, with the partitions of `child` on `provider`. Partitions, parcels and weights
-    are the same, so that steps in flight and the journal of those before still fit.
+    """`plan`, which was made of `model`, with the partitions of `child` on `provider`, those of shape classes included.
+    Partitions, parcels and weights are the same, so that steps in flight and the journal of those before still fit.
 
-    Raises: UnsupportedNodeError where the provider does not take a node.
+    Raises: UnsupportedNodeError where the provider does not take a node; PlanError where it has less memory than the
+    weights of the child's stages take.
     """
+    lost = plan.providers[child].name
+    if any(s.child == child for section in plan.sections for s in section.stages):
+        limit, needed = provider.memory_limit_bytes, sum(model.weights[n].nbytes for n in plan.weights[child])
+        if limit is not None and needed > limit:
+            raise PlanError(
+                f"{provider.name} cannot take over from {lost}: the weights of its stages take {needed} bytes,"
+                f" {limit} bytes are available",
+                device=provider.name,
+            )
     graph = graph_of(model)
+    verdicts = judge(graph, [provider])
+    base, *others = [
+        _moved(model, graph, verdicts, section, child, provider)
+        for section in (replace(plan, variants=()), *(v.plan for v in plan.variants))
+    ]
+    variants = tuple(replace(v, plan=p) for v, p in zip(plan.variants, others, strict=True))
+    return replace(base, weights=plan.weights, variants=variants)
+
+
+def _moved(
+    model: Model, graph: PlanGraph, verdicts: Sequence[Verdict], plan: Plan, child: int, provider: Candidate
+) -> Plan:
+    """As `moved`, for a plan without variants."""
     children = [0] * len(graph.nodes)
     for partition in plan.partitions:
         for index in partition.node_indices:
             children[index] = partition.child
-    verdicts = judge(graph, [provider])
     dispatch = dict(_dispatch(p.program for p in plan.partitions))
     lost, fresh = plan.providers[child].name, {}
     for index, verdict in enumerate(verdicts):
@@ -63,19 +86,26 @@ def moved(model: Model, plan: Plan, child: int, provider: Candidate) -> Plan:
         _replaced(p, fresh[p.node_index], provider.name, lost) if p.provider == lost else p
         for p in plan.placements
     ]
-    configs = [provider.config if k == child else p for k, p in enumerate(plan.providers)]
-    return assemble(
+    made = assemble(
         graph,
         Placed(children, dispatch, placements),
-        configs,
+        [provider.config if k == child else p for k, p in enumerate(plan.providers)],
         name=plan.model,
         digest=plan.model_digest,
         opsets=model.opsets,
+        stages=plan.stages,
     )
+    if made.parcels != plan.parcels or _outline(made) != _outline(plan):
+        raise PlanError(f"the partitions of {lost} would be others on {provider.name}", device=provider.name)
+    return made
+
+
+def _outline(plan: Plan) -> list[tuple[int, tuple[int, ...]]]:
+    return [(p.child, p.node_indices) for p in plan.partitions]
 
 
 def _replaced(placement: Placement, reason: str, name: str, lost: str) -> Placement:
-    why = Rejection(lost, "it was lost while the model ran")
+    why = Rejection(lost, LOST)
     return replace(placement, provider=name, reason=reason, rejected=(*placement.rejected, why))
 
 

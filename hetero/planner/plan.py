@@ -17,6 +17,10 @@ CALLER = -1
 """Stands for the caller (the driver) where a child or a partition is expected."""
 
 
+LOST = "it was lost while the model ran"
+"""Why a node is no more on the provider that it was placed on."""
+
+
 @dataclass(frozen=True, slots=True)
 class Rejection:
     """Why a provider did not get a node."""

@@ -11,7 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from hetero.errors import ClosedError, HeteroError, ProgramError, StateError, TransportError
+from hetero.errors import (
+    ClosedError,
+    HeteroError,
+    MemoryLimitError,
+    ProgramError,
+    StateError,
+    TransportError,
+)
 from hetero.extensions.registry import load_modules
 from hetero.kernels.limits import limited, machine_bytes
 from hetero.kernels.randomness import drawing
@@ -140,6 +147,11 @@ class ChildExecutor:
                 self._abandon(step)
                 if isinstance(error, HeteroError):
                     error.at(device=self.provider.name, step=step)
+                elif isinstance(error, MemoryError):  # between kernels, each of which names its own
+                    device = self.provider.name
+                    raise MemoryLimitError(
+                        f"{device} has no memory: {error}", device=device, step=step
+                    ) from error
                 raise
             ended = time.perf_counter()
             self._calls += 1

@@ -15,6 +15,7 @@ from actors.events import (
     Fence,
     GiveUp,
     HeartbeatMissed,
+    NodeLost,
     Promote,
     Replay,
     RestartFailed,
@@ -123,6 +124,14 @@ def test_a_deadline_counts_once_however_many_are_suspected() -> None:
     recovery.handle(StepLaunched(1))
     todo = recovery.handle(DeadlinePassed(1, (("cpu", 1), ("cuda:1", 1)), 0.0))
     assert [type(c) for c in todo] == [Fence, Fence, Start, Start]
+
+
+def test_a_lost_node_counts_once_however_many_children_it_had() -> None:
+    recovery = machine(max_step_deaths=2)
+    recovery.handle(StepLaunched(1))
+    todo = recovery.handle(NodeLost("n1", (("cpu", 1), ("cuda:1", 1)), 0.0, step=1))
+    assert [type(c) for c in todo] == [Fence, Fence, Start, Start]
+    assert recovery.handle(NodeLost("n1", (("cpu", 1), ("cuda:1", 1)), 0.0, step=1)) == []
 
 
 def test_state_is_restored_from_the_checkpoint_and_the_steps_since_are_replayed() -> None:

@@ -23,6 +23,7 @@ from actors.events import (
     Fence,
     GiveUp,
     HeartbeatMissed,
+    NodeLost,
     Promote,
     Replay,
     RestartFailed,
@@ -176,6 +177,17 @@ class World(RuleBasedStateMachine):
     def pass_a_deadline(self, children: set[str]) -> None:
         suspects = tuple((c, g) for c in sorted(children) if (g := self.alive[c]) is not None)
         self.lose(DeadlinePassed(min(self.launched), suspects, 0.0))
+
+    @precondition(lambda self: not self.closed)
+    @rule(children=st.sets(a_child, min_size=1), data=st.data())
+    def lose_a_node(self, children: set[str], data: st.DataObject) -> None:
+        states = ("ready", "prepared")
+        gone = [c for c in sorted(children) if self.alive[c] is not None and self.recovery.state(c) in states]
+        if gone:
+            for child in gone:
+                self.failures[child] += self.recovery.state(child) != "ready"
+            step = data.draw(st.sampled_from([None, *self.launched, *self.wanted[-1:]]))
+            self.lose(NodeLost("n", tuple((c, self.recovery.generation(c)) for c in gone), 0.0, step))
 
     @rule(data=st.data(), which=st.sampled_from([ActorLost, RestartFailed]))
     def hear_of_the_fenced(self, data: st.DataObject, which: Any) -> None:

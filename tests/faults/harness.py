@@ -25,7 +25,8 @@ DECODER = HEAD + (
     "g (float[1, n, 4] x, float[1, 2, past, 4] past_k, float[1, 4] h) =>"
     " (float[1, 2, n, 4] y, float[1, 2, total, 4] present_k, float[1, 4] h2) {"
     " ends = Constant<value_ints=[1]>() wide = Unsqueeze(x, ends) two = Concat<axis=1>(wide, wide)"
-    f" drop = RandomUniformLike(two) noisy = Add(two, drop) new = {ops.DOMAIN}.Stop(noisy)"
+    f" drop = RandomUniformLike(two) noisy = Add(two, drop)"
+    f" live = {ops.DOMAIN}.Exit(noisy) new = {ops.DOMAIN}.Stop(live)"
     " present_k = Concat<axis=2>(past_k, new) kt = Transpose<perm=[0, 1, 3, 2]>(present_k)"
     " scores = MatMul(new, kt) p = Softmax<axis=-1>(scores) y = MatMul(p, present_k)"
     " both = Constant<value_ints=[1, 2]>() top = ReduceSum<keepdims=0>(y, both) h2 = Max(h, top) }"
@@ -36,7 +37,9 @@ SPLIT: list[Any] = [("sim:0", {"except_ops": ["Softmax", "Max"]}), "cpu"]
 
 
 ALL = bool(os.environ.get("HETERO_ALL_FAULTS"))
-"""Whether every fault is tried over every road (`make faults`), or each over one of them."""
+"""Whether every fault is tried over every road, with and without state (`make faults`), or each in one way."""
+TEXTS = [DECODER, CHAIN] if ALL else [DECODER]
+TEXT_IDS = ["stateful", "stateless"][: len(TEXTS)]
 
 
 def bits(outputs: Mapping[str, Any]) -> dict[str, bytes]:
@@ -58,13 +61,15 @@ class Beside:
         providers: Sequence[Any] = tuple(SPLIT),
         ray_options: Any = None,
         transport: Any = "auto",
+        planning: Any = None,
         **options: Any,
     ) -> None:
         model = onnx.parser.parse_model(text)
         chosen = RuntimeOptions(extensions="tests.faults.ops", **options)
-        self.calm = HeterogeneousExecutor(model, list(providers), children="inline", options=chosen)
+        wishes = dict(planning or {})
+        self.calm = HeterogeneousExecutor(model, list(providers), children="inline", options=chosen, **wishes)
         self.ex = HeterogeneousExecutor(
-            model, list(providers), transport=transport, options=chosen, ray_options=ray_options
+            model, list(providers), transport=transport, options=chosen, ray_options=ray_options, **wishes
         )
         self.transport = transport
         self._seed = 0

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-import os
+import ctypes
+import resource
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
+
+import ray
 
 import hetero
 from actors import chaos
@@ -13,6 +17,7 @@ from hetero.program.operation import Operation
 from hetero.types import Spec, TensorSpec
 
 DOMAIN = "tests.faults"
+ROOM_BYTES = 1 << 30
 
 
 @hetero.register_extension
@@ -35,7 +40,7 @@ class Stop(hetero.Extension):
 
 @hetero.register_extension
 class Exit(hetero.Extension):
-    """y = x; where it holds a NaN, the process ends with exit code 7."""
+    """y = x; where it holds a NaN, the process ends in a C call, with exit code 7."""
 
     domain, name = DOMAIN, "Exit"
     kinds = ("cpu", "sim", "cuda")
@@ -47,5 +52,29 @@ class Exit(hetero.Extension):
 
     def run(self, state: Any, inputs: Sequence[Any], outputs: Any, context: ExtensionContext) -> None:
         if bool((inputs[0] != inputs[0]).any()):
-            os._exit(7)
+            ctypes.CDLL(None)._exit(7)
+        context.xp.copyto(outputs[0], inputs[0])
+
+
+@hetero.register_extension
+class Limit(hetero.Extension):
+    """y = x; an actor that is prepared for it can have little more memory from then on than it has."""
+
+    domain, name = DOMAIN, "Limit"
+    kinds = ("cpu",)
+    in_session = True
+
+    def prepare(self, op: Operation, context: ExtensionContext) -> None:
+        if ray.get_runtime_context().get_actor_id() is None:
+            return
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+        limit = pages * resource.getpagesize() + ROOM_BYTES
+        resource.setrlimit(resource.RLIMIT_AS, (limit, resource.getrlimit(resource.RLIMIT_AS)[1]))
+
+    def outputs(self, op: Operation, inputs: Sequence[Spec]) -> Sequence[TensorSpec]:
+        (x,) = inputs
+        assert isinstance(x, TensorSpec)
+        return [x]
+
+    def run(self, state: Any, inputs: Sequence[Any], outputs: Any, context: ExtensionContext) -> None:
         context.xp.copyto(outputs[0], inputs[0])

@@ -10,7 +10,7 @@ import ray
 
 from actors import chaos
 from actors.pool import RayChildren
-from tests.faults.harness import CHAIN, DECODER, Beside, bits
+from tests.faults.harness import DECODER, TEXT_IDS, TEXTS, Beside, bits
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("local_ray"), pytest.mark.timeout(180)]
 
@@ -23,7 +23,7 @@ def cut(both: Beside, device: str) -> None:
     ray.get(member.actor.close_channels.remote())
 
 
-@pytest.mark.parametrize("text", [CHAIN, DECODER], ids=["stateless", "stateful"])
+@pytest.mark.parametrize("text", TEXTS, ids=TEXT_IDS)
 def test_a_channel_that_is_cut_between_steps_and_one_that_is_cut_in_a_step_lose_nothing(text: str) -> None:
     with Beside(text, transport="channels", checkpoint_every=3, ray_options={"standbys": 1}) as both:
         if text is DECODER:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = [pytest.mark.ray, pytest.mark.timeout(150)]
+pytestmark = [pytest.mark.ray, pytest.mark.timeout(250)]
 
 
 def test_a_lost_node_is_not_noticed() -> None:
@@ -26,7 +26,7 @@ def test_a_lost_node_is_not_noticed() -> None:
         start_new_session=True,
     ) as script:
         try:
-            said, _ = script.communicate(timeout=140)
+            said, _ = script.communicate(timeout=240)
         finally:
             if script.poll() is None:
                 os.killpg(script.pid, signal.SIGKILL)

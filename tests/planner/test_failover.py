@@ -5,15 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import onnx.numpy_helper
 import onnx.parser
 import pytest
 
-from hetero.errors import UnsupportedNodeError
+from hetero.errors import PlanError, UnsupportedNodeError
 from hetero.model import load_model
 from hetero.options import RuntimeOptions
 from hetero.planner.failover import moved, stand_in
 from hetero.planner.plan import Plan
-from hetero.planner.planner import plan_model
+from hetero.planner.planner import Wishes, plan_model
 from hetero.providers.base import ProviderConfig
 from hetero.providers.registry import create, resolve
 from hetero.routes import Routes
@@ -62,6 +63,9 @@ def test_partitions_move_as_they_are() -> None:
     assert {p.provider for p in after.placements} == {"cpu:0", "cpu"}
     assert Plan.from_bytes(after.to_bytes()) == after, "it holds as a plan, and travels as one"
     assert run(after, model.weights) == run(before, model.weights)
+    moved_nodes = sum(p.provider == "cpu:0" for p in after.placements)
+    assert f"  sim:0: it was lost while the model ran; {moved_nodes} nodes now on cpu:0" in after.explain()
+    assert "degraded" not in before.explain()
 
 
 def test_who_does_not_take_all_nodes_gets_none() -> None:
@@ -69,6 +73,25 @@ def test_who_does_not_take_all_nodes_gets_none() -> None:
     before = plan_model(model, resolve(SPLIT))
     with pytest.raises(UnsupportedNodeError, match="sim:1 cannot take it over from cpu"):
         moved(model, before, 1, create(ProviderConfig("sim:1", except_ops=frozenset({"Softmax"}))))
+
+
+def test_a_stage_moves_to_where_there_is_memory_for_its_weights() -> None:
+    """Four layers, each with weights of 4 KiB, as two stages."""
+    chain = " ".join(f"v{k + 1} = MatMul(v{k}, w{k})" for k in range(4))
+    text = f'<ir_version: 10, opset_import: ["": 18]> g (float[n, 32] v0) => (float[n, 32] v4) {{ {chain} }}'
+    proto = onnx.parser.parse_model(text)
+    for k in range(4):
+        weight = np.full((32, 32), k, np.float32)
+        proto.graph.initializer.append(onnx.numpy_helper.from_array(weight, f"w{k}"))
+    model = load_model(proto)
+    before = plan_model(model, resolve(["sim:0", "sim:1"]), wishes=Wishes(stages="auto"))
+    enough, less = resolve([("sim:2", {"memory_limit_bytes": 8192}), ("sim:3", {"memory_limit_bytes": 8191})])
+    after = moved(model, before, 0, enough)
+    assert [p.name for p in after.providers] == ["sim:2", "sim:1"]
+    assert after.stages == before.stages
+    assert {s.weight_bytes for s in after.stages} == {8192}
+    with pytest.raises(PlanError, match="sim:0: the weights of its stages take 8192 bytes, 8191 bytes"):
+        moved(model, before, 0, less)
 
 
 def test_of_a_real_device_there_is_no_further_instance() -> None:
