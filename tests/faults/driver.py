@@ -8,7 +8,7 @@ import sys
 
 import numpy as np
 
-from tests.faults.harness import CHAIN, Beside
+from tests.faults.harness import CHAIN, Beside, spare_pids, until
 
 
 def main() -> None:
@@ -20,6 +20,7 @@ def main() -> None:
         both.ex.run(large)
         children = both.ex.stats()["children"].values()
         held = both.ex._children._held  # type: ignore[attr-defined]
+        until(lambda: len(spare_pids(both)) == len({wish.kind for wish in held.wishes.values()}))
         has = {
             "pids": [c["pid"] for c in children],
             "group": held.groups[0].id.hex(),

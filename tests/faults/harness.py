@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import onnx.parser
 
+from actors.pool import RayChildren
 from hetero import HeterogeneousExecutor, RuntimeOptions
 from tests.faults import ops
 
@@ -50,6 +51,13 @@ def until(reached: Callable[[], bool], limit_s: float = 40.0) -> None:
     deadline = time.monotonic() + limit_s
     while not reached():
         assert time.monotonic() < deadline
+
+
+def spare_pids(both: Beside) -> list[int]:
+    children = both.ex._children
+    assert isinstance(children, RayChildren)
+    children._mending.muster()
+    return [m.facts["pid"] for ready in children._held.standbys.values() for m in ready if m.facts]
 
 
 class Beside:

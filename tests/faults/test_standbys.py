@@ -8,17 +8,9 @@ import signal
 import pytest
 
 from actors import chaos
-from actors.pool import RayChildren
-from tests.faults.harness import CHAIN, Beside, bits, until
+from tests.faults.harness import CHAIN, Beside, bits, spare_pids, until
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("local_ray"), pytest.mark.timeout(180)]
-
-
-def spare_pids(both: Beside) -> list[int]:
-    children = both.ex._children
-    assert isinstance(children, RayChildren)
-    children._mending.muster()
-    return [m.facts["pid"] for ready in children._held.standbys.values() for m in ready if m.facts]
 
 
 def test_a_standby_that_dies_is_replaced_and_one_that_takes_over_too() -> None:
