@@ -23,6 +23,7 @@ SWITCHES: dict[str, list[Any]] = {
     "in_place": [False],
     "fuse_elementwise": [False],
     "share_repeats": [False],
+    "map_weights": [False],
     "reuse_buffers": [False],
     "release_dead": [False],
     "capture": [False],
