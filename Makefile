@@ -12,9 +12,9 @@ demo: $(VENV)/.demo
 test: $(VENV)/.test lint
 	$(BIN)/python -m pytest
 
-# Every real model of tests/models; `make test` runs a quick third of them.
+# Every real model of tests/models, of which `make test` runs a quick third, and large networks on each device alone.
 models: $(VENV)/.test
-	HETERO_ALL_MODELS=1 $(BIN)/python -m pytest tests/models
+	HETERO_ALL_MODELS=1 $(BIN)/python -m pytest tests/models tests/conformance/test_models.py
 
 # Every fault over every road; `make test` tries each over one of them.
 faults: $(VENV)/.test

@@ -32,7 +32,7 @@ def bound(a: Any, b: Any) -> Any:
     return out
 
 
-@settings(deadline=None, max_examples=80)  # the first example may load compiled code
+@settings(deadline=None, max_examples=40)  # the first example may load compiled code
 @given(
     m=st.integers(5, 40),
     k=st.sampled_from([1, 7, 8, 33, 64, 600]),

@@ -75,7 +75,7 @@ def values(
     return [x, rng.standard_normal((batch, shared, n, d)).astype(np.float32)]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     turned=st.booleans(),
     heads=st.tuples(st.integers(1, 3), st.integers(1, 4)),

@@ -112,7 +112,7 @@ def of_kernel(op: Operation, values: list[Any]) -> Any:
     return result
 
 
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=800, deadline=None)
 @given(case=cases())
 def test_what_is_computed_without_a_kernel_is_what_the_kernel_computes(
     case: tuple[Operation, list[Any]],
