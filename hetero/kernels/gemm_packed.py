@@ -93,10 +93,15 @@ def product(words: Array) -> None:
 def packed(b: Array) -> Array:
     """The matrix `b` (k, n) in panels: panel p has columns [p c, (p + 1) c) of each row in turn, c = `columns()`, and
     zeros beyond n. Float32 of shape (panels, k, c), each row at a multiple of 64 bytes."""
-    (k, n), c = b.shape, columns()
-    out = lined_up((-(-n // c), k, c), np.float32)
+    out = _panels(*b.shape)
     pack_into(b, out)
     return out
+
+
+def _panels(k: int, n: int) -> Array:
+    """Of zeros, for a matrix (k, n)."""
+    c = columns()
+    return lined_up((-(-n // c), k, c), np.float32)
 
 
 def pack_into(b: Array, out: Array) -> None:
@@ -139,5 +144,5 @@ def bind_packed(keep: Keeper, a: Array, b: Array, out: Array) -> Call:
     packed once, any other in each call."""
     if is_constant(b):
         return bind_panels(a, keep("packed", (b,), partial(packed, b)), out)
-    panels = packed(b)
+    panels = _panels(*b.shape)
     return in_turn([partial(pack_into, b, panels), bind_panels(a, panels, out)])
