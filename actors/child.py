@@ -160,9 +160,8 @@ class ChildActor:
             sent: list[Any] = [pack(p, aside.get(k)) for k, p in enumerate(made)]
             sent += [aside[k].arrays for k in banked]
         except Exception as error:
-            if isinstance(
-                error, MemoryError
-            ):  # for what it receives or sends; a kernel's is of our kind already
+            # Memory for what it receives or sends; a kernel's error is of our kind already.
+            if isinstance(error, MemoryError):
                 error = failure(error, None, self._place[1])
             self._failed[step] = error
             if len(self._failed) > _REMEMBERED_FAILURES:
@@ -280,7 +279,7 @@ class ChildActor:
     def _forget_copies(self) -> None:
         """Other states come, of which nothing was asked: first, or a copy would be of them."""
         with self._copying:
-            self._due = self._copied = None
+            self._due = self._copied = self._turn.before = None
 
     def change_buffer(self, generation: int, change: BufferChange) -> HostArray | None:
         """Apply `change` to a buffer of the caller's."""
