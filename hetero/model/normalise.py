@@ -11,6 +11,7 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from hetero.errors import ModelError
 from hetero.model.check import DEFAULT_DOMAINS
+from hetero.model.loops import capture_handed_on, complete_loops
 from hetero.model.source import bodies, check_scopes, library, op_id
 from hetero.model.tensors import (
     HostConstant,
@@ -27,8 +28,9 @@ def normalise(model: ir.Model) -> None:
     """Bring `model` (changed in place) into normal form; linear in its size. A second call changes nothing.
 
     Afterwards: the main graph alone has initializers; no node is a Constant; nodes stand in topological order; every
-    node output is used, a graph output, or left out (such an output keeps the empty name); all nodes, and all values
-    of the graph and its bodies, have distinct names. Names of graph inputs and outputs never change.
+    node output is used, a graph output, or left out (such an output keeps the empty name); no Loop carries a value that
+    its body only hands on; all nodes, and all values of the graph and its bodies, have distinct names. Names of graph
+    inputs and outputs never change.
     Model-local functions are left as they are until a call is inlined.
 
     Raises: ModelError for a cycle (naming a node on it), an undefined value, two graph inputs or outputs of one name.
@@ -38,6 +40,8 @@ def normalise(model: ir.Model) -> None:
     unique_names(graph)
     if lift(graph):
         unique_names(graph)
+    with library("loops cannot be simplified"):
+        capture_handed_on(graph)
     with library("unused nodes cannot be removed"):
         remove_unused(graph)
         functions = dict(model.functions)
@@ -47,17 +51,6 @@ def normalise(model: ir.Model) -> None:
     complete_loops(graph)
     sort(graph)
     check_scopes(graph)
-
-
-def complete_loops(graph: ir.Graph) -> None:
-    """Give each Loop both of its optional operands again, left out or not.
-
-    onnx-ir's pass drops those that are left out at the end, and onnx's inference counts on two: Loop is the only
-    operator with optional operands before a list of others.
-    """
-    for node in graph.all_nodes():
-        if node.op_type == "Loop" and not node.domain and len(node.inputs) < 2:
-            node.resize_inputs(2)
 
 
 def spell_domains(model: ir.Model) -> None:
