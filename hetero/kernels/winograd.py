@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,8 +11,11 @@ import numpy as np
 from hetero.kernels.base import Bind, Call
 from hetero.kernels.conv_shape import ConvShape
 from hetero.kernels.derived import Keeper
-from hetero.kernels.jit import PARALLEL_ELEMENTS, jit, prange
+from hetero.kernels.fused import in_turn
+from hetero.kernels.gemm_gathered import END, LEFT, OUT, PLACES, RIGHT, Offsets, bind_gathered, scratch_part
+from hetero.kernels.jit import PARALLEL_ELEMENTS, enabled, jit, prange
 from hetero.kernels.jit_call import bound
+from hetero.kernels.row_loops import address
 from hetero.kernels.widen import is_constant
 from hetero.kernels.workspace import Part, carve
 from hetero.types import Array
@@ -53,12 +57,13 @@ def _block(shape: ConvShape) -> int:
 
 
 def winograd_parts(shape: ConvShape) -> tuple[Part, ...]:
-    """Transformed weights, a block of transformed input tiles, their products."""
+    """Panels, transformed weights, a block of transformed input tiles, their products."""
     if shape.empty:
         return ()
     rows, columns = _block(shape), _tiles(shape)[1]
     f4 = np.float32
     return (
+        scratch_part() if enabled() else ((0,), f4),
         ((16, shape.maps, shape.channels), f4),
         ((16, shape.channels, rows * columns), f4),
         ((16, shape.maps, rows * columns), f4),
@@ -83,7 +88,7 @@ def bind_winograd(shape: ConvShape) -> Bind:
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Call:
         if shape.empty:
             return lambda: None
-        u, v, m = carve(workspace, *parts)
+        scratch, u, v, m = carve(workspace, *parts)
         x, w, y = inputs[0], inputs[1], outputs[0]
         bias = inputs[2] if len(inputs) > 2 and inputs[2] is not None else np.zeros(shape.maps, np.float32)
         constant = is_constant(w)
@@ -99,7 +104,7 @@ def bind_winograd(shape: ConvShape) -> Bind:
             factor = u
         forward = transform_tiles.variant(x, parallel=parallel)
         backward = gather_tiles.variant(bias, parallel=parallel)
-        jobs = []
+        jobs: list[Call] = []
         for n in range(shape.batch):
             for first in range(0, rows, block):
                 count = min(block, rows - first)
@@ -108,20 +113,26 @@ def bind_winograd(shape: ConvShape) -> Bind:
                 products = m.reshape(-1)[: used * shape.maps].reshape(16, shape.maps, -1)
                 transform = bound(forward, x[n], tiles, top - 2 * first, left, count, columns)
                 gather = bound(backward, products, bias, y[n], first, count, columns)
-                jobs.append((transform, tiles, products, gather))
-        matmul = np.matmul
-
-        def call() -> None:
-            if not constant:
-                transform_weights(w, u)
-            for transform, tiles, products, gather in jobs:
-                transform()
-                matmul(factor, tiles, out=products)
-                gather()
-
-        return call
+                jobs += [transform, _products(factor, tiles, products, scratch), gather]
+        if not constant:
+            jobs.insert(0, partial(transform_weights, w, u))
+        return in_turn(jobs)
 
     return bind
+
+
+def _products(factor: Array, tiles: Array, out: Array, scratch: Array) -> Call:
+    """The call out = factor @ tiles of sixteen matrices each."""
+    if not enabled():
+        return partial(np.matmul, factor, tiles, out)
+    k, c = factor.shape[1:]
+    n = tiles.shape[2]
+    places = np.zeros((PLACES, 16), np.int64)
+    for place, array in ((LEFT, factor), (RIGHT, tiles), (OUT, out)):
+        places[place] = address(array) + np.arange(16) * array.strides[0]
+    places[END] = address(tiles) + tiles.nbytes
+    right = Offsets.of(np.arange(c) * (4 * n), np.arange(n) * 4, 4)
+    return bind_gathered(k, (4 * c, 4 * n), places, right, scratch, (factor, tiles, out))
 
 
 def _transform_tiles_numpy(x: Array, v: Array, top: int, left: int, rows: int, columns: int) -> None:
