@@ -11,7 +11,12 @@ from hetero.errors import KernelError, UnsupportedError
 from hetero.kernels.base import Bind, Compiled, computed, given, kernel, tensor
 from hetero.kernels.conv_depthwise import bind_depthwise, depthwise_parts, depthwise_serves
 from hetero.kernels.conv_direct import bind_direct, direct_parts, direct_serves
-from hetero.kernels.conv_gathered import bind_convolution, gathered_parts, gathered_serves, products_are_faster
+from hetero.kernels.conv_gathered import (
+    bind_convolution,
+    gathered_parts,
+    gathered_serves,
+    products_are_faster,
+)
 from hetero.kernels.conv_gemm import bind_gemm, bind_pointwise, gemm_parts, pointwise_serves
 from hetero.kernels.conv_repeats import bind_once_each, repeats_serve
 from hetero.kernels.conv_shape import ConvShape

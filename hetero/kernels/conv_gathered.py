@@ -1,4 +1,4 @@
-"""Convolution as products whose windows are gathered on the way: no matrix of columns is written, and no thread is BLAS's."""
+"""Convolution as products whose windows are gathered on the way: no matrix of columns is written; threads are ours."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import numpy as np
 from hetero.kernels.base import Bind, Call
 from hetero.kernels.conv_shape import ConvShape
 from hetero.kernels.fused import in_turn
-from hetero.kernels.gemm_gathered import END, LEFT, OUT, PLACES, RIGHT, Offsets, bind_gathered, scratch_part
 from hetero.kernels.gemm_gathered import BIAS as BIAS_PLACE
+from hetero.kernels.gemm_gathered import END, LEFT, OUT, PLACES, RIGHT, Offsets, bind_gathered, scratch_part
 from hetero.kernels.jit import PARALLEL_ELEMENTS, enabled, jit, prange
 from hetero.kernels.jit_call import bound
 from hetero.kernels.jit_moves import REACH_BYTES

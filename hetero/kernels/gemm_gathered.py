@@ -1,26 +1,27 @@
 """Products whose right factor is gathered on the way: where each of its elements lies is the sum of two offsets, of its
 row and of its column, so that the windows of a convolution need not be laid out as a matrix first.
 
-Panels of it are laid out one at a time in memory that stays in a core's cache, and tiles do the rest. Threads take whole
-panels, or some rows of one: each element is one sum in the order of the depth, so its bits hang on nothing else.
+A few panels of it at a time are laid out in memory that stays in a core's cache, and tiles do the rest. Threads take
+whole panels, or some rows of them: each element is one sum in the order of the depth, so its bits hang on nothing else.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from hetero.kernels.base import Call
 from hetero.kernels.gemm_packed import BLOCK_DEPTH, rows_by_panel
-from hetero.kernels.jit import PARALLEL_ELEMENTS, floats_at, inline, jit, prange
+from hetero.kernels.jit import PARALLEL_ELEMENTS, enabled, floats_at, inline, jit, prange
 from hetero.kernels.jit_call import bound
 from hetero.kernels.jit_lanes import LANES, rows_at, turn_at
 from hetero.kernels.jit_moves import REACH_BYTES, move_at, move_evens_at
-from hetero.kernels.jit_tiles import ROWS
+from hetero.kernels.jit_tiles import ROWS, lined_up
 from hetero.kernels.jit_tiles import columns as panel_columns
-from hetero.kernels.row_loops import address
+from hetero.kernels.row_loops import address, calls_then
 from hetero.kernels.workspace import Part
 from hetero.types import Array, HostArray
 
@@ -33,11 +34,14 @@ many rows and how many columns make one piece of work."""
 `BIAS` (a number for each row) is 0 where there is none."""
 CHUNKS_AT_MOST = 16
 GROUP_FLOATS = 1 << 15
-"""In the panels that are laid out together: more than one, since a row of a large plane is a page, and few enough that a
-core's second cache holds them."""
+"""In the panels that are laid out together: more than one, since a row of a large plane is a page, and few enough for a
+core's second cache."""
 MOST_PANELS = 16
 FEW_PIECES = 8
 """With fewer, threads would wait for each other: a piece of work is then some rows of a panel."""
+FEWEST_ROWS = 16
+"""Of a product that is not a convolution's: with fewer, laying out the right factor would be most of the work."""
+_FLOAT32 = np.dtype(np.float32)
 _TILE_ROWS = 8 * ROWS
 """That meet one panel after the other."""
 PARALLEL_PRODUCTS = 4 * PARALLEL_ELEMENTS
@@ -55,8 +59,8 @@ _CHUNK_FLOATS = GROUP_FLOATS + MOST_PANELS * LANES
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Offsets:
-    """Where the elements of a right factor lie: bytes of each row and of each column, both ascending; `step`: bytes from
-    one column to the next in a run; `runs`: for each column, how many from it on are one, in one vector and one panel."""
+    """Where a right factor's elements lie: bytes of each row and of each column, both ascending. `step`: bytes from
+    one column to the next in a run; `runs`: for each column, how many from it on are one, in a vector and a panel."""
 
     rows: HostArray
     columns: HostArray
@@ -90,7 +94,15 @@ def _gathered_numpy(words: Any, places: Any, rows: Any, columns: Any, runs: Any)
 
 @inline
 def _turn(
-    source: int, depth: int, columns: Any, first: int, width: int, step: int, target: int, panel: int, apart: int
+    source: int,
+    depth: int,
+    columns: Any,
+    first: int,
+    width: int,
+    step: int,
+    target: int,
+    panel: int,
+    apart: int,
 ) -> None:
     """As `_lay_out` for columns that are dense in memory: each a piece of a signal, as a rule."""
     for start in range(0, width, panel):
@@ -209,3 +221,37 @@ def bind_gathered(
     call = bound(gathered.variant(*arguments, parallel=chunks > 1), *arguments)
     call.__dict__["operands"] = operands, scratch  # the places are only numbers
     return call
+
+
+def is_gathered(xp: Any, a: tuple[int, ...], b: tuple[int, ...], dtype: np.dtype[Any]) -> bool:
+    """Whether a product of two matrices of these shapes, which alone decide, is so large that BLAS would use threads of
+    its own, and has rows enough to be worth laying out the right factor."""
+    if xp is not np or dtype != _FLOAT32 or len(a) != 2 or len(b) != 2 or a[0] < FEWEST_ROWS:
+        return False
+    return a[0] * a[1] * b[1] >= PARALLEL_PRODUCTS and enabled()
+
+
+def bind_gathered_product(a: Array, b: Array, out: Array) -> Call:
+    """The call out = a @ b for matrices that `is_gathered` takes, of any strides; `out` has dense rows. What has no
+    dense rows (`b`: nor dense columns) is read from a copy that each call makes."""
+    calls: list[Call] = []
+    if a.strides[1] != 4 or not a.flags.aligned:
+        a = _copied(a, calls)
+    if 4 not in b.strides or min(b.strides) < 4 or not b.flags.aligned:
+        b = _copied(b, calls)
+    (m, k), n = a.shape, b.shape[1]
+    row, column = b.strides
+    places = np.zeros((PLACES, 1), np.int64)
+    places[[LEFT, RIGHT, END, OUT], 0] = address(a), address(b), 0, address(out)
+    places[END] = places[RIGHT] + (k - 1) * row + (n - 1) * column + 4
+    offsets = Offsets.of(np.arange(k) * row, np.arange(n) * column, column)
+    scratch = lined_up((CHUNKS_AT_MOST, _CHUNK_FLOATS), np.float32)
+    return calls_then(
+        calls, bind_gathered(m, (a.strides[0], out.strides[0]), places, offsets, scratch, (a, b, out))
+    )
+
+
+def _copied(x: Array, calls: list[Call]) -> Array:
+    copy = np.empty(x.shape, x.dtype)
+    calls.append(partial(np.copyto, copy, x))
+    return copy
