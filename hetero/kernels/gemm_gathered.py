@@ -19,6 +19,7 @@ from hetero.kernels.jit import PARALLEL_ELEMENTS, enabled, floats_at, inline, ji
 from hetero.kernels.jit_call import bound
 from hetero.kernels.jit_lanes import LANES, rows_at, turn_at
 from hetero.kernels.jit_moves import REACH_BYTES, move_at, move_evens_at
+from hetero.kernels.jit_runtime import pool_size
 from hetero.kernels.jit_tiles import ROWS, lined_up
 from hetero.kernels.jit_tiles import columns as panel_columns
 from hetero.kernels.row_loops import address, calls_then
@@ -33,6 +34,7 @@ many rows and how many columns make one piece of work."""
 """Rows of the places, a column for each product: addresses; `END` is behind the memory that may be read on the right;
 `BIAS` (a number for each row) is 0 where there is none."""
 CHUNKS_AT_MOST = 16
+"""Of work, each with panels of its own: two for each thread there may be."""
 GROUP_FLOATS = 1 << 15
 """In the panels that are laid out together: more than one, since a row of a large plane is a page, and few enough for a
 core's second cache."""
@@ -49,8 +51,12 @@ PARALLEL_PRODUCTS = 4 * PARALLEL_ELEMENTS
 
 
 def scratch_part() -> Part:
-    """Panels for all chunks."""
-    return (CHUNKS_AT_MOST, _CHUNK_FLOATS), np.float32
+    """Panels for all chunks, of any product."""
+    return (_most_chunks(), _CHUNK_FLOATS), np.float32
+
+
+def _most_chunks() -> int:
+    return min(CHUNKS_AT_MOST, 2 * pool_size())
 
 
 _CHUNK_FLOATS = GROUP_FLOATS + MOST_PANELS * LANES
@@ -200,10 +206,10 @@ def gathered(words: Array, places: Array, rows: Array, columns: Array, runs: Arr
 
 
 def bind_gathered(
-    m: int, steps: tuple[int, int], places: HostArray, right: Offsets, scratch: Array, operands: Any
+    m: int, steps: tuple[int, int], places: HostArray, right: Offsets, scratch: Array | None, operands: Any
 ) -> Call:
-    """The call of `gathered` for `m` rows. `steps`: the words A_STEP and OUT_STEP; `scratch` as `scratch_part`;
-    `operands`: what must live as long as the call."""
+    """The call of `gathered` for `m` rows. `steps`: the words A_STEP and OUT_STEP; `scratch`: as `scratch_part`;
+    None: the call gets its own; `operands`: what must live as long as the call."""
     n, k, products, panel = len(right.columns), len(right.rows), places.shape[1], panel_columns()
     most = max(1, min(MOST_PANELS, GROUP_FLOATS // (min(k, BLOCK_DEPTH) * panel)))
     parallel = m * n * k * products >= PARALLEL_PRODUCTS
@@ -213,7 +219,9 @@ def bind_gathered(
         if panels * products < FEW_PIECES:
             piece = max(ROWS, -(-m // (2 * ROWS)) * ROWS)
     units = -(-panels // most) * -(-m // piece) * products
-    chunks = min(CHUNKS_AT_MOST, units) if parallel else 1
+    chunks = min(_most_chunks() if scratch is None else len(scratch), units) if parallel else 1
+    if scratch is None:
+        scratch = lined_up((chunks, _CHUNK_FLOATS), np.float32)  # of which no more is touched than is needed
     words = np.array(
         (m, n, k, *steps, right.step, panel, address(scratch), chunks, piece, most * panel), np.int64
     )
@@ -245,10 +253,8 @@ def bind_gathered_product(a: Array, b: Array, out: Array) -> Call:
     places[[LEFT, RIGHT, END, OUT], 0] = address(a), address(b), 0, address(out)
     places[END] = places[RIGHT] + (k - 1) * row + (n - 1) * column + 4
     offsets = Offsets.of(np.arange(k) * row, np.arange(n) * column, column)
-    scratch = lined_up((CHUNKS_AT_MOST, _CHUNK_FLOATS), np.float32)
-    return calls_then(
-        calls, bind_gathered(m, (a.strides[0], out.strides[0]), places, offsets, scratch, (a, b, out))
-    )
+    steps = a.strides[0], out.strides[0]
+    return calls_then(calls, bind_gathered(m, steps, places, offsets, None, (a, b, out)))
 
 
 def _copied(x: Array, calls: list[Call]) -> Array:
