@@ -15,7 +15,7 @@ import pytest
 
 from hetero.executor import plan
 from hetero.kernels.families import families
-from hetero.kernels.row_loops import softmax_rows
+from hetero.kernels.softmax_rows import softmax_rows
 from hetero.kernels.tape import load_tapes
 
 ROOT = Path(__file__).parent.parent

@@ -14,8 +14,11 @@ from hetero.kernels.attention_few import bind_few, is_few, scratch_floats, takes
 from hetero.kernels.base import Call
 from hetero.kernels.broadcasting import elements
 from hetero.kernels.fused import in_turn
+from hetero.kernels.gemm_batched import bind_matrices
 from hetero.kernels.quiet import Quiet
+from hetero.kernels.row_loops import bind_unary, takes_rows
 from hetero.kernels.softmax import softmax_into
+from hetero.kernels.softmax_rows import softmax_rows
 from hetero.kernels.workspace import Part
 from hetero.types import Array
 
@@ -151,10 +154,12 @@ class Attention:
         for where in self.blocks(xp):
             block = _Block(xp, self, where, scratch[1:], extras)
             b, h = where[:2]
-            block.then(xp.matmul, folded[where], keys[b, h, None].swapaxes(-1, -2), block.scores)
+            block.calls.append(
+                bind_matrices(xp, folded[where], keys[b, h, None].swapaxes(-1, -2), block.scores)
+            )
             block.mask()
             block.softmax()
-            block.then(xp.matmul, block.scores, values[b, h, None], target[where])
+            block.calls.append(bind_matrices(xp, block.scores, values[b, h, None], target[where]))
             calls.extend(block.calls)
         return Quiet(in_turn(calls))
 
@@ -213,6 +218,9 @@ class _Block:
             self.then(_softmax_beside, xp, self.scores, self.row, self.total, sink)
         elif extras.zero_empty:
             self.then(_softmax_or_zero, xp, self.scores, self.row)
+        elif takes_rows(xp, rows, self.sizes.keys, self.scores.dtype):
+            flat = self.scores.reshape(rows, self.sizes.keys)
+            self.calls.append(bind_unary(softmax_rows, rows, self.sizes.keys, flat, flat))
         else:
             flat = self.scores.reshape(rows, self.sizes.keys, 1)
             self.then(softmax_into, xp, flat, flat, self.row.reshape(rows, 1, 1))

@@ -46,6 +46,8 @@ class Compiled:
     on how far apart these lie, so that a part of a larger buffer is read where it is. On the host alone."""
     turned: frozenset[int] = frozenset()
     """Of `blocks`, those whose matrices may as well be transposes of contiguous ones."""
+    as_they_lie: frozenset[int] = frozenset()
+    """Inputs that a kernel of the host takes with any strides: the bits of the results do not depend on them."""
     overwrites: tuple[tuple[int, int], ...] = ()
     """(input, output) pairs: the output may be computed into the input's memory when the input dies here."""
     updates: tuple[tuple[int, int], ...] = ()
@@ -165,6 +167,7 @@ def computed(
     contiguous: Iterable[int] = (),
     blocks: Iterable[int] = (),
     turned: Iterable[int] = (),
+    as_they_lie: Iterable[int] = (),
     overwrites: Iterable[tuple[int, int]] = (),
     updates: Iterable[tuple[int, int]] = (),
     workspace_bytes: int = 0,
@@ -178,6 +181,7 @@ def computed(
         contiguous=frozenset(contiguous),
         blocks=frozenset(blocks),
         turned=frozenset(turned),
+        as_they_lie=frozenset(as_they_lie),
         overwrites=tuple(overwrites),
         updates=tuple(updates),
         workspace_bytes=workspace_bytes,

@@ -11,6 +11,12 @@ from hetero.errors import KernelError, UnsupportedError
 from hetero.kernels.base import Bind, Compiled, computed, given, kernel, tensor
 from hetero.kernels.conv_depthwise import bind_depthwise, depthwise_parts, depthwise_serves
 from hetero.kernels.conv_direct import bind_direct, direct_parts, direct_serves
+from hetero.kernels.conv_gathered import (
+    bind_convolution,
+    gathered_parts,
+    gathered_serves,
+    products_are_faster,
+)
 from hetero.kernels.conv_gemm import bind_gemm, bind_pointwise, gemm_parts, pointwise_serves
 from hetero.kernels.conv_repeats import bind_once_each, repeats_serve
 from hetero.kernels.conv_shape import ConvShape
@@ -56,14 +62,17 @@ def route(
     shape: ConvShape, dtype: np.dtype[Any], xp: Any, *, exact: bool = False
 ) -> tuple[tuple[Part, ...], Bind]:
     """Workspace parts and bind of the route for this shape: of one that only adds products, if `exact`."""
+    tiles = gathered_serves(shape, dtype, xp)
     if pointwise_serves(shape):
-        return (), bind_pointwise(shape, xp)
+        return (gathered_parts(shape), bind_convolution(shape)) if tiles else ((), bind_pointwise(shape, xp))
     if depthwise_serves(shape, dtype, xp):
         return depthwise_parts(shape, dtype), bind_depthwise(shape, dtype)
     if not exact and winograd_serves(shape, dtype, xp):
         return winograd_parts(shape), bind_winograd(shape)
-    if direct_serves(shape, dtype, xp):
+    if direct_serves(shape, dtype, xp) and not (tiles and products_are_faster(shape)):
         return direct_parts(shape, dtype), bind_direct(shape, dtype)
+    if tiles:
+        return gathered_parts(shape), bind_convolution(shape)
     return gemm_parts(shape, dtype, xp), bind_gemm(shape, dtype, xp)
 
 

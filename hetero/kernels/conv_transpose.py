@@ -12,9 +12,13 @@ import numpy as np
 
 from hetero.errors import KernelError, UnsupportedError
 from hetero.kernels.base import Call, Compiled, computed, given, kernel, tensor
+from hetero.kernels.derived import Keeper
+from hetero.kernels.fused import in_turn
+from hetero.kernels.gemm_batched import bind_matrices
+from hetero.kernels.gemm_gathered import is_gathered
 from hetero.kernels.jit import PARALLEL_ELEMENTS, jit, prange
 from hetero.kernels.jit_call import bound
-from hetero.kernels.widen import NARROW, widened
+from hetero.kernels.widen import NARROW, is_constant, widened
 from hetero.kernels.window import Window, auto_pad_of, axis_taps, spatial
 from hetero.kernels.workspace import Part, carve, carved_bytes
 from hetero.program.operation import Operation
@@ -115,9 +119,12 @@ def conv_transpose(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
     pairs = [axis_taps(forward, axis) for axis in range(len(taps))]
     output = TensorSpec(x.dtype, (n, maps, *geometry.outputs))
     inner = x.shape[1] // group
-    parts: tuple[Part, ...] = (((group, w.shape[1] * prod(taps), prod(extents)), x.dtype),)
+    spots = w.shape[1] * prod(taps)
+    parts: tuple[Part, ...] = (((group, spots, prod(extents)), x.dtype),)
     if output.size == 0 or x.size == 0:
         parts = ()
+    tiles = group == 1 and is_gathered(xp, (spots, inner), (inner, prod(extents)), x.dtype)
+    keep = Keeper()
     planar = xp is np and len(taps) == 2
 
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Call:
@@ -126,36 +133,34 @@ def conv_transpose(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
         if len(inputs) > 2 and inputs[2] is not None:
             bias = inputs[2].reshape(maps, *(1,) * len(taps))
         start = xp.zeros((), x.dtype) if bias is None else bias
-        copyto, matmul, add = xp.copyto, xp.matmul, xp.add
+        copyto, add = xp.copyto, xp.add
         if not parts:
             return lambda: copyto(y, start)
         (columns,) = carve(workspace, *parts)
-        weights = inputs[1].reshape(group, inner, w.shape[1] * prod(taps)).swapaxes(1, 2)
+        weights = inputs[1].reshape(group, inner, spots).swapaxes(1, 2)
+        if tiles and is_constant(inputs[1]):
+            turned = weights
+            weights = keep("turned", (inputs[1],), lambda: np.ascontiguousarray(turned))
         sources = inputs[0].reshape(n, group, inner, prod(extents))
+        multiply = [bind_matrices(xp, weights, source, columns) for source in sources]
         spread = columns.reshape(maps, *taps, *extents)
         if planar:
             shift = np.zeros(maps, x.dtype) if bias is None else inputs[2]
             function = fold.variant(shift, parallel=output.size >= PARALLEL_ELEMENTS)
             steps = (*geometry.strides, *geometry.dilations, *geometry.begins)
-            folds = [(sources[i], bound(function, spread, shift, y[i], *steps)) for i in range(n)]
-
-            def call_planar() -> None:
-                for source, folded in folds:
-                    matmul(weights, source, out=columns)
-                    folded()
-
-            return call_planar
+            folds = [bound(function, spread, shift, y[i], *steps) for i in range(n)]
+            return in_turn([call for pair in zip(multiply, folds, strict=True) for call in pair])
         landings = []
         for spot in product(*(range(k) for k in taps)):
             chosen = [pairs[axis][k] for axis, k in enumerate(spot)]
             if all(read.stop for _, read in chosen):
                 here = spread[(slice(None), *spot, *(kept for kept, _ in chosen))]
                 landings.append(((slice(None), *(read for _, read in chosen)), here))
-        jobs = [(sources[i], y[i], [(y[i][where], here) for where, here in landings]) for i in range(n)]
+        jobs = [(multiply[i], y[i], [(y[i][where], here) for where, here in landings]) for i in range(n)]
 
         def call() -> None:
-            for source, target, sums in jobs:
-                matmul(weights, source, out=columns)
+            for product_of_one, target, sums in jobs:
+                product_of_one()
                 copyto(target, start)
                 for part, here in sums:
                     add(part, here, out=part)

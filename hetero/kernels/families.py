@@ -118,6 +118,7 @@ _FAMILIES: dict[str, dict[str, str]] = {
         "dot_general": "DotGeneral",
     },
     "hetero.internal": {
+        "matmul_biased": "BiasedMatMul",
         "matmul_repeated": "RepeatedMatMul",
     },
 }

@@ -1,4 +1,5 @@
-"""One road to BLAS: matrix products of any strides, with batches folded into one call where they can be."""
+"""One road to BLAS: matrix products of any strides, with batches folded into one call where they can be. Large ones of
+float32 run in tiles, on threads."""
 
 from __future__ import annotations
 
@@ -11,6 +12,8 @@ import numpy as np
 from hetero.errors import KernelError
 from hetero.kernels.base import Call
 from hetero.kernels.fused import in_turn
+from hetero.kernels.gemm_gathered import bind_gathered_product, is_gathered
+from hetero.kernels.gemm_packed import as_rows
 from hetero.program.operation import Operation
 from hetero.types import Array
 
@@ -36,6 +39,8 @@ def bind_matmul(xp: Any, a: Array, b: Array, out: Array) -> Call:
     Batches of `a` against one matrix `b` become one product. An operand whose strides BLAS cannot read is copied on
     each call, into memory that the call holds.
     """
+    if is_gathered(xp, a.shape, b.shape, out.dtype):
+        return bind_gathered_product(a, b, out)
     if a.ndim == b.ndim == 2 and a.flags.c_contiguous and b.flags.forc and out.size and a.size and xp is np:
         return partial(np.matmul, a, b, out)
     vector_a, vector_b = a.ndim == 1, b.ndim == 1
@@ -53,6 +58,8 @@ def bind_matmul(xp: Any, a: Array, b: Array, out: Array) -> Call:
         rows = as_rows(a)
         if rows is not None:
             a, out = rows, out.reshape(-1, out.shape[-1])
+            if is_gathered(xp, a.shape, b.shape, out.dtype):
+                return bind_gathered_product(a, b, out)
     calls: list[Call] = []
     operands = []
     for operand in (a, b):
@@ -63,19 +70,6 @@ def bind_matmul(xp: Any, a: Array, b: Array, out: Array) -> Call:
         operands.append(operand)
     calls.append(partial(xp.matmul, *operands, out))
     return in_turn(calls)
-
-
-def as_rows(a: Array) -> Array | None:
-    """`a` (…, M, K) as a (rows, K) view, or None where its strides do not allow one."""
-    step = a.strides[-2]
-    extent = a.shape[-2]
-    for d, s in zip(a.shape[-3::-1], a.strides[-3::-1], strict=True):
-        if d != 1 and extent != 1 and s != step * extent:
-            return None
-        if d != 1 and extent == 1:
-            step = s
-        extent *= d
-    return a.reshape(-1, a.shape[-1])
 
 
 def _blas_reads(a: Array) -> bool:

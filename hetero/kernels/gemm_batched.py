@@ -10,6 +10,7 @@ import numpy as np
 
 from hetero.kernels.base import Call
 from hetero.kernels.broadcasting import elements
+from hetero.kernels.gemm_gathered import bind_gathered_product, is_gathered
 from hetero.kernels.gemm_packed import BLOCK_DEPTH, rows_by_panel
 from hetero.kernels.jit import PARALLEL_ELEMENTS, enabled, floats_at, inline, jit, prange
 from hetero.kernels.jit_call import bound
@@ -87,8 +88,8 @@ def is_batched(xp: Any, a: tuple[int, ...], b: tuple[int, ...], dtype: np.dtype[
 
 
 def bind_batched(a: Array, b: Array, out: Array) -> Call:
-    """The call out = a @ b for operands that `is_batched` takes, `out` contiguous. They are read where they lie if the
-    rows of their matrices are dense, or the columns of `b`; else from copies that each call makes."""
+    """The call out = a @ b for operands that `is_batched` takes, `out` with dense rows. They are read where they lie
+    if the rows of their matrices are dense, or the columns of `b`; else from copies that each call makes."""
     turned = b.strides[-1] != b.itemsize and b.strides[-2] == b.itemsize
     calls: list[Call] = []
     operands = []
@@ -112,3 +113,14 @@ def bind_batched(a: Array, b: Array, out: Array) -> Call:
     call = bound(batched.variant(words, places, parallel=parallel), words, places)
     call.__dict__["operands"] = a, right, out, scratch  # the places are only numbers
     return calls_then(calls, call)
+
+
+def bind_matrices(xp: Any, a: Array, b: Array, out: Array) -> Call:
+    """The call out = a @ b for arrays of matrices, `out` with dense rows: in tiles where the shapes say so."""
+    if is_batched(xp, a.shape, b.shape, out.dtype):
+        return bind_batched(a, b, out)
+    if a.shape[:-2] == b.shape[:-2] and elements(a.shape[:-2]) == 1:
+        a, b, out = (x.reshape(x.shape[-2:]) for x in (a, b, out))
+        if is_gathered(xp, a.shape, b.shape, out.dtype):
+            return bind_gathered_product(a, b, out)
+    return partial(xp.matmul, a, b, out)

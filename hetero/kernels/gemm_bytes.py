@@ -14,7 +14,7 @@ import numpy as np
 from hetero.kernels.base import Call
 from hetero.kernels.derived import Keeper
 from hetero.kernels.fused import in_turn
-from hetero.kernels.gemm import as_rows
+from hetero.kernels.gemm_packed import as_rows
 from hetero.kernels.jit import PARALLEL_ELEMENTS, enabled, jit, prange
 from hetero.kernels.jit_byte_tiles import (
     QUAD,

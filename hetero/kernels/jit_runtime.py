@@ -8,6 +8,7 @@ import importlib.util
 import os
 import sys
 import threading
+from collections.abc import MutableMapping
 from functools import cache
 from importlib.machinery import EXTENSION_SUFFIXES, ExtensionFileLoader
 from pathlib import Path
@@ -28,10 +29,22 @@ _THREADS = frozenset(
 )
 _lock = threading.Lock()
 
-# libgomp reads these when it loads. Threads that spin between two parallel loops starve OpenBLAS's threads: a
-# Winograd convolution was measured ten times slower with the defaults.
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-os.environ.setdefault("GOMP_SPINCOUNT", "0")
+SPINS = 1000
+"""How often a thread of ours looks for its next loop before it sleeps: some tens of microseconds, about what a step
+spends between two loops on threads. To wake a sleeping thread takes 10 µs and more, of a loop that takes 50. With 3,000
+and more, threads that find no free core (children that share a machine) waste more than they win. BLAS's own threads,
+which such waiting would starve, are not used (`blas_threads`)."""
+
+
+def wait_briefly(environment: MutableMapping[str, str]) -> None:
+    """Let OpenMP's threads wait actively for a short while, unless the user has said how they should. libgomp reads the
+    environment once, when it is loaded."""
+    if environment.keys().isdisjoint(("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")):
+        environment["OMP_WAIT_POLICY"] = "PASSIVE"
+        environment["GOMP_SPINCOUNT"] = str(SPINS)
+
+
+wait_briefly(os.environ)
 
 
 @cache

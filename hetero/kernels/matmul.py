@@ -58,8 +58,10 @@ def matmul(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
 
     # One matrix on the right makes one product of all rows, where those lie one after the other.
     batches = xp is np and len(b.shape) > 2 and elements(b.shape[:-2]) != 1
-    blocks = [k for k, s in enumerate((a, b)) if batches and len(s.shape) > 2]
-    return computed((output,), bind, blocks=blocks, turned=[1] if few or many else ())
+    blocks = [k for k, s in enumerate((a, b)) if batches and len(s.shape) > 2 and not many]
+    return computed(
+        (output,), bind, blocks=blocks, turned=[1] if few or many else (), as_they_lie=(0, 1) if many else ()
+    )
 
 
 @kernel("Gemm", versions=(7, 9, 11, 13), dispatch=Dispatch.LIBRARY)
@@ -81,6 +83,8 @@ def gemm(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
     adds = c is not None and beta != 0
     parts: tuple[Part, ...] = ((c.shape, dtype),) if c is not None and adds and beta != 1 else ()
     packs = is_packed(xp, left, right, dtype)
+    row = c is not None and c.shape[-1:] == output.shape[1:] and elements(c.shape) == output.shape[1]
+    joins = packs and row and alpha == beta == 1
     turns = xp is np and dtype in FLOATS and trans_b and 1 < left[0] <= FEW_ROWS
     keep = Keeper()
 
@@ -100,6 +104,8 @@ def gemm(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
         calls: list[Call] = []
         x, y = inputs[0].T if trans_a else inputs[0], inputs[1].T if trans_b else inputs[1]
         out = outputs[0]
+        if joins:
+            return bind_packed(keep, x, y, out, inputs[2].reshape(-1))
         if packs:
             calls.append(bind_packed(keep, x, y, out))
         else:

@@ -14,6 +14,7 @@ from hetero.kernels.base import Call, Compiled, computed, given, kernel, tensor
 from hetero.kernels.derived import Keeper
 from hetero.kernels.fused import in_turn
 from hetero.kernels.jit_call import bound
+from hetero.kernels.matmul import bind_product
 from hetero.kernels.operands import fail
 from hetero.kernels.rnn_activation import activations_of, clipped
 from hetero.kernels.rnn_cells import CellOperands, CellOptions, Step, gru_step, lstm_step, rnn_step
@@ -312,7 +313,7 @@ def _recurrent(
         for acts in activations_of(op, defaults, n)
     ]
     loop = Recurrence(op, s, x.dtype, xp, options)
-    keep = Keeper()
+    keep, keepers = Keeper(), [Keeper() for _ in range(n)]
     parts: tuple[Part, ...] = (
         ((n, wide), x.dtype),
         ((n, s.hidden, wide), x.dtype),
@@ -354,12 +355,13 @@ def _recurrent(
 
         def project(d: int, sequence: Array, target: Array) -> Call:
             shift = None if both is None else bias[d]
+            rows, results = sequence, target
+            if not s.batch_first:
+                rows, results = sequence.reshape(-1, s.inputs), target.reshape(-1, wide)
+            multiply = bind_product(xp, keepers[d], rows, weights[d], results)
 
             def call() -> None:
-                if s.batch_first:
-                    xp.matmul(sequence, weights[d], out=target)
-                else:
-                    xp.matmul(sequence.reshape(-1, s.inputs), weights[d], out=target.reshape(-1, wide))
+                multiply()
                 if shift is not None:
                     xp.add(target, shift, out=target)
 

@@ -1,4 +1,4 @@
-"""Loops over the rows of float32 matrices, compiled: norms, softmax and means, each row in one call and one order."""
+"""Loops over the rows of float32 matrices, compiled: norms and means, each row in one call and one order."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 
 from hetero.kernels.base import Call
-from hetero.kernels.elementary import exp_exact
 from hetero.kernels.jit import PARALLEL_ELEMENTS, enabled, floats_at, jit, prange
 from hetero.kernels.jit_call import bound
-from hetero.kernels.jit_lanes import max_at, rows_at, squares_at, sum_at
+from hetero.kernels.jit_lanes import rows_at, squares_at, sum_at
 from hetero.types import Array
 
 (ROWS, WIDTH, CENTRED, X, OUT, SCALE, SHIFT, MEAN, INVERSE, SKIP, SKIP_ROWS, BIAS, TOTAL, WORDS) = range(14)
@@ -95,33 +94,6 @@ def norm(words: Array, epsilon: Array) -> None:
                 out[j] += shift[j]
 
 
-def _softmax_numpy(words: Any) -> None:
-    """The compiled function's result, by whole arrays."""
-    x, out = (rows_at(int(words[at]), 4 * int(words[1]), int(words[0]), int(words[1])) for at in (2, 3))
-    with np.errstate(all="ignore"):
-        e = np.exp(x - np.fmax.reduce(x, 1, keepdims=True))
-        out[:] = e / e.sum(1, keepdims=True)
-
-
-@jit("i8[1]", twin=_softmax_numpy, exact=True)
-def softmax_rows(words: Array) -> None:
-    """`words`: rows, width, addresses of x and of out, which may be one."""
-    width = words[1]
-    for r in prange(words[0]):
-        at, target = words[2] + 4 * r * width, words[3] + 4 * r * width
-        x, out = floats_at(at, width), floats_at(target, width)
-        top = max_at(at, width)
-        if at == target:
-            for j in range(width):
-                out[j] = exp_exact(out[j] - top)
-        else:
-            for j in range(width):
-                out[j] = exp_exact(x[j] - top)
-        total = sum_at(target, width)
-        for j in range(width):
-            out[j] /= total
-
-
 def _mean_numpy(words: Any) -> None:
     """The compiled function's result, by whole arrays."""
     x = rows_at(int(words[2]), 4 * int(words[1]), int(words[0]), int(words[1]))
@@ -146,10 +118,10 @@ def takes_rows(xp: Any, rows: int, width: int, *dtypes: np.dtype[Any]) -> bool:
 
 
 def bind_unary(function: Any, rows: int, width: int, x: Array, out: Array) -> Call:
-    """The call of `softmax_rows` or `mean_rows` over a contiguous `x` of so many rows."""
+    """The call of `mean_rows` or `softmax_rows` over a contiguous `x` of so many rows."""
     calls, source = aligned(x)
     words = np.array([rows, width, address(source), address(out)], np.int64)
-    call = bound(function.variant(words, parallel=rows > 1 and rows * width >= PARALLEL_ELEMENTS), words)
+    call = bound(function.variant(words, parallel=rows > 1 and 4 * rows * width >= PARALLEL_ELEMENTS), words)
     call.__dict__["operands"] = source, out  # the words are only numbers
     return calls_then(calls, call)
 
@@ -177,7 +149,7 @@ def bind_norm(
         if place == SKIP:
             words[SKIP_ROWS] = array.size // width
     numbers = np.array([epsilon], np.float32)
-    parallel = rows > 1 and rows * width >= PARALLEL_ELEMENTS
+    parallel = rows > 1 and 4 * rows * width >= PARALLEL_ELEMENTS
     call = bound(norm.variant(words, numbers, parallel=parallel), words, numbers)
     call.__dict__["operands"] = kept  # the words are only numbers
     return calls_then(calls, call)

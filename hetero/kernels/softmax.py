@@ -13,7 +13,8 @@ from hetero.kernels.broadcasting import elements, one_dtype
 from hetero.kernels.fused import in_turn, piece_elements
 from hetero.kernels.operands import axis_of
 from hetero.kernels.quiet import Quiet
-from hetero.kernels.row_loops import bind_unary, softmax_rows, takes_rows
+from hetero.kernels.row_loops import bind_unary, takes_rows
+from hetero.kernels.softmax_rows import softmax_rows
 from hetero.kernels.widen import NARROW, widened
 from hetero.kernels.workspace import Part, carve, carved_bytes
 from hetero.program.operation import Operation

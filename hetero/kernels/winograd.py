@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,9 +11,13 @@ import numpy as np
 from hetero.kernels.base import Bind, Call
 from hetero.kernels.conv_shape import ConvShape
 from hetero.kernels.derived import Keeper
-from hetero.kernels.jit import PARALLEL_ELEMENTS, jit, prange
+from hetero.kernels.fused import in_turn
+from hetero.kernels.gemm_gathered import END, LEFT, OUT, PLACES, RIGHT, Offsets, bind_gathered, scratch_part
+from hetero.kernels.jit import PARALLEL_ELEMENTS, enabled, jit, prange
 from hetero.kernels.jit_call import bound
+from hetero.kernels.row_loops import address
 from hetero.kernels.widen import is_constant
+from hetero.kernels.winograd_tiles import transform_tiles
 from hetero.kernels.workspace import Part, carve
 from hetero.types import Array
 
@@ -48,20 +53,27 @@ def _tiles(shape: ConvShape) -> tuple[int, int]:
 def _block(shape: ConvShape) -> int:
     """Rows of tiles transformed and multiplied at a time."""
     rows, columns = _tiles(shape)
-    row_bytes = 16 * (shape.channels + shape.maps) * columns * 4
+    row_bytes = 16 * (shape.channels + 1 + shape.maps + 1) * columns * 4
     return max(1, min(rows, BLOCK_BYTES // row_bytes))
 
 
+def _apart(count: int, tiles: int) -> int:
+    """`count`, or one more: planes of so many rows of tiles. All 16 are gone through at once, and where they lay a
+    multiple of 512 bytes apart, they would drive each other out of the first cache: twice the time."""
+    return count + 1 if (4 * count * tiles + 64) % 512 < 128 else count
+
+
 def winograd_parts(shape: ConvShape) -> tuple[Part, ...]:
-    """Transformed weights, a block of transformed input tiles, their products."""
+    """Panels, transformed weights, a block of transformed input tiles, their products."""
     if shape.empty:
         return ()
     rows, columns = _block(shape), _tiles(shape)[1]
     f4 = np.float32
     return (
+        scratch_part() if enabled() else ((0,), f4),
         ((16, shape.maps, shape.channels), f4),
-        ((16, shape.channels, rows * columns), f4),
-        ((16, shape.maps, rows * columns), f4),
+        ((16, _apart(shape.channels, rows * columns), rows * columns), f4),
+        ((16, _apart(shape.maps, rows * columns), rows * columns), f4),
     )
 
 
@@ -83,7 +95,7 @@ def bind_winograd(shape: ConvShape) -> Bind:
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Call:
         if shape.empty:
             return lambda: None
-        u, v, m = carve(workspace, *parts)
+        scratch, u, v, m = carve(workspace, *parts)
         x, w, y = inputs[0], inputs[1], outputs[0]
         bias = inputs[2] if len(inputs) > 2 and inputs[2] is not None else np.zeros(shape.maps, np.float32)
         constant = is_constant(w)
@@ -99,90 +111,43 @@ def bind_winograd(shape: ConvShape) -> Bind:
             factor = u
         forward = transform_tiles.variant(x, parallel=parallel)
         backward = gather_tiles.variant(bias, parallel=parallel)
-        jobs = []
+        jobs: list[Call] = []
         for n in range(shape.batch):
             for first in range(0, rows, block):
                 count = min(block, rows - first)
-                used = 16 * count * columns
-                tiles = v.reshape(-1)[: used * shape.channels].reshape(16, shape.channels, -1)
-                products = m.reshape(-1)[: used * shape.maps].reshape(16, shape.maps, -1)
+                used = count * columns
+                tiles, products = (
+                    each.reshape(-1)[: 16 * each.shape[1] * used].reshape(16, each.shape[1], used)
+                    for each in (v, m)
+                )
                 transform = bound(forward, x[n], tiles, top - 2 * first, left, count, columns)
                 gather = bound(backward, products, bias, y[n], first, count, columns)
-                jobs.append((transform, tiles, products, gather))
-        matmul = np.matmul
-
-        def call() -> None:
-            if not constant:
-                transform_weights(w, u)
-            for transform, tiles, products, gather in jobs:
-                transform()
-                matmul(factor, tiles, out=products)
-                gather()
-
-        return call
+                jobs += [transform, _products(factor, tiles, products, scratch), gather]
+        if not constant:
+            jobs.insert(0, partial(transform_weights, w, u))
+        return in_turn(jobs)
 
     return bind
 
 
-def _transform_tiles_numpy(x: Array, v: Array, top: int, left: int, rows: int, columns: int) -> None:
-    c, height, width = x.shape
-    planes = np.zeros((c, 2 * rows + 2, 2 * columns + 2), x.dtype)
-    skip = max(0, -top)  # input rows above this block
-    h, w = min(height - skip, planes.shape[1] - max(top, 0)), min(width, planes.shape[2] - left)
-    if h > 0 and w > 0:
-        planes[:, max(top, 0) : max(top, 0) + h, left : left + w] = x[:, skip : skip + h, :w]
-    # d[i][..., j::2] runs over the tiles' element (i, j)
-    d = [planes[:, i : i + 2 * rows : 2] for i in range(4)]
-    t = (d[0] - d[2], d[1] + d[2], d[2] - d[1], d[1] - d[3])
-    out = v.reshape(4, 4, c, rows, columns)
-    for i in range(4):
-        e = [t[i][..., j : j + 2 * columns : 2] for j in range(4)]
-        np.subtract(e[0], e[2], out=out[i, 0])
-        np.add(e[1], e[2], out=out[i, 1])
-        np.subtract(e[2], e[1], out=out[i, 2])
-        np.subtract(e[1], e[3], out=out[i, 3])
-
-
-@jit("f4[3], f4[3]!, i8, i8, i8, i8", twin=_transform_tiles_numpy)
-def transform_tiles(x: Array, v: Array, top: int, left: int, rows: int, columns: int) -> None:
-    """x (C, H, W) into v (16, C, rows*columns): Bᵀ d B for each 4×4 tile d, tiles 2 apart, zeros around x."""
-    height, width = x.shape[1], x.shape[2]
-    n = 2 * columns + 2
-    end = min(width + left, n)
-    for c in prange(x.shape[0]):
-        d = np.zeros((4, n), np.float32)
-        t = np.empty((4, n), np.float32)
-        for a in range(rows):
-            for i in range(4):
-                at = 2 * a - top + i
-                if at < 0 or at >= height:
-                    d[i, :] = np.float32(0)
-                else:
-                    for q in range(left, end):
-                        d[i, q] = x[c, at, q - left]
-                    for q in range(left):
-                        d[i, q] = np.float32(0)
-                    for q in range(end, n):
-                        d[i, q] = np.float32(0)
-            for q in range(n):
-                t[0, q] = d[0, q] - d[2, q]
-                t[1, q] = d[1, q] + d[2, q]
-                t[2, q] = d[2, q] - d[1, q]
-                t[3, q] = d[1, q] - d[3, q]
-            p = a * columns
-            for i in range(4):
-                k = 4 * i
-                for b in range(columns):
-                    v[k, c, p + b] = t[i, 2 * b] - t[i, 2 * b + 2]
-                    v[k + 1, c, p + b] = t[i, 2 * b + 1] + t[i, 2 * b + 2]
-                    v[k + 2, c, p + b] = t[i, 2 * b + 2] - t[i, 2 * b + 1]
-                    v[k + 3, c, p + b] = t[i, 2 * b + 1] - t[i, 2 * b + 3]
+def _products(factor: Array, tiles: Array, out: Array, scratch: Array) -> Call:
+    """The call out = factor @ tiles of sixteen matrices each; behind theirs, `tiles` and `out` may have a row more."""
+    k, c = factor.shape[1:]
+    if not enabled():
+        return partial(np.matmul, factor, tiles[:, :c], out[:, :k])
+    n = tiles.shape[2]
+    places = np.zeros((PLACES, 16), np.int64)
+    for place, array in ((LEFT, factor), (RIGHT, tiles), (OUT, out)):
+        places[place] = address(array) + np.arange(16) * array.strides[0]
+    places[END] = address(tiles) + tiles.nbytes
+    right = Offsets.of(np.arange(c) * (4 * n), np.arange(n) * 4, 4)
+    return bind_gathered(k, (4 * c, 4 * n), places, right, scratch, (factor, tiles, out))
 
 
 def _gather_tiles_numpy(m: Array, bias: Array, y: Array, first: int, rows: int, columns: int) -> None:
     y = y[:, 2 * first : 2 * (first + rows)]
     maps, height, width = y.shape
-    t = m.reshape(4, 4, maps, rows, columns)
+    t = m[:, :maps].reshape(4, 4, maps, rows, columns)
     r = (t[0] + t[1] + t[2], t[1] - t[2] - t[3])
     b = bias[:, None, None]
     for i in range(2):
@@ -194,7 +159,8 @@ def _gather_tiles_numpy(m: Array, bias: Array, y: Array, first: int, rows: int, 
 
 @jit("f4[3], f4[1], f4[3]!, i8, i8, i8", twin=_gather_tiles_numpy)
 def gather_tiles(m: Array, bias: Array, y: Array, first: int, rows: int, columns: int) -> None:
-    """m (16, K, rows*columns) into the tiles of y (K, H, W) from row `first` on: Aᵀ m A plus bias, cut at y's edge."""
+    """m (16, K or more, rows*columns) into the tiles of y (K, H, W) from row `first` on: Aᵀ m A plus bias, cut at its
+    edge."""
     height, width = y.shape[1], y.shape[2]
     whole = width // 2
     for k in prange(y.shape[0]):

@@ -20,6 +20,7 @@ from hetero.errors import (
     TransportError,
 )
 from hetero.extensions.registry import load_modules
+from hetero.kernels.blas_threads import one_blas_thread
 from hetero.kernels.limits import limited, machine_bytes
 from hetero.kernels.randomness import drawing
 from hetero.options import RuntimeOptions
@@ -102,7 +103,7 @@ class ChildExecutor:
             )
             runners = {k: Runner(task.program, context) for k, task in assignment.tasks.items()}
             if self.options.weight_budget_bytes and not self.provider.is_host:
-                with np.errstate(all="ignore"), limited(self._value_bytes):
+                with np.errstate(all="ignore"), limited(self._value_bytes), one_blas_thread():
                     context.device_weights.plan(weight_uses(runners.values()))
             if self._context is not None:
                 self._drop_programs()
@@ -110,7 +111,7 @@ class ChildExecutor:
                     artifacts.advance()
             self._context, self._tasks, self._runners = context, dict(assignment.tasks), runners
             self._banks = None
-            with np.errstate(all="ignore"), limited(self._value_bytes):
+            with np.errstate(all="ignore"), limited(self._value_bytes), one_blas_thread():
                 for runner in runners.values():
                     runner.prepare()
 
@@ -141,7 +142,7 @@ class ChildExecutor:
                     self._context.drive(graph_slot)
                     if self._context.ops is not None:
                         self._context.ops.step = step
-                with np.errstate(all="ignore"), limited(self._value_bytes):
+                with np.errstate(all="ignore"), limited(self._value_bytes), one_blas_thread():
                     sent = self._run(task, step, parcels, binding)
             except BaseException as error:
                 self._abandon(step)

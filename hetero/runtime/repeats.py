@@ -42,10 +42,10 @@ def share_repeats(program: Program) -> Program:
             gone.update(steps)
     if not gone:
         return program
-    return _numbered(program, [i for k, i in enumerate(instructions) if k not in gone])
+    return numbered(program, [i for k, i in enumerate(instructions) if k not in gone])
 
 
-def _numbered(program: Program, instructions: list[Instruction]) -> Program:
+def numbered(program: Program, instructions: list[Instruction]) -> Program:
     """The program with these instructions, over the slots that they still write."""
     written = [p.slot for p in (*program.inputs, *program.constants)]
     written += [s for i in instructions for s in i.outputs if s != NO_SLOT]

@@ -16,6 +16,7 @@ from hetero.kernels.tape import load_tapes
 from hetero.program.program import NO_SLOT, Dispatch, Program
 from hetero.providers.base import Provider
 from hetero.runtime.analysis import analyse, escaping_from
+from hetero.runtime.biases import join_biases
 from hetero.runtime.builder import Builder
 from hetero.runtime.capture.replay import call_section
 from hetero.runtime.context import Context as Context
@@ -78,6 +79,8 @@ class Runner:
         if taped:
             load_tapes()  # half a second, once per process, which no step should take
         fuses = taped and self.options.fuse_elementwise and self.provider.fuses and enabled()
+        if fuses:
+            program = join_biases(program, _specs(program, context))
         fused = fuse(program) if fuses else Fused(program)
         self.program = program = fused.program
         self.runs = fused.until
@@ -124,8 +127,9 @@ class Runner:
     def compile(self, at: int, provider: Provider, specs: Sequence[Spec]) -> Compiled:
         """The kernel of instruction `at` on `provider` for `specs`, from the child's cache.
 
-        Unless the kernel is `strided`, it asks for contiguous operands throughout (but for its `blocks`): its bits must
-        not depend on whether a value is a view here or came as a copy from another child.
+        Unless the kernel is `strided`, it asks for contiguous operands throughout (but for its `blocks`, and those that
+        it takes `as_they_lie`): its bits must not depend on whether a value is a view here or came as a copy from
+        another child.
         """
         instruction, definition = self.program.instructions[at], self.analysis.kernels[at]
         op = instruction.op
@@ -140,9 +144,12 @@ class Runner:
                 return kernel
             tensors = frozenset(k for k, spec in enumerate(specs) if isinstance(spec, TensorSpec))
             blocks = kernel.blocks if provider.is_host else frozenset()
-            if kernel.contiguous == tensors - blocks and kernel.blocks == blocks & tensors:
+            contiguous = tensors - blocks
+            if provider.is_host:
+                contiguous -= kernel.as_they_lie
+            if kernel.contiguous == contiguous and kernel.blocks == blocks & tensors:
                 return kernel
-            return replace(kernel, contiguous=tensors - blocks, blocks=blocks & tensors)
+            return replace(kernel, contiguous=contiguous, blocks=blocks & tensors)
 
         return self.context.kernels.get((id(self), at, provider.name), specs, compiled)
 
@@ -404,3 +411,9 @@ def _declared_spec(type_: ValueType | None) -> TensorSpec | None:
         return None
     extents = tuple(d for d in type_.shape if isinstance(d, int))
     return TensorSpec(numpy_dtype(type_.dtype), extents) if len(extents) == len(type_.shape) else None
+
+
+def _specs(program: Program, context: Context) -> dict[int, TensorSpec]:
+    """Of the program's constants, by slot."""
+    specs = {p.slot: context.weight(p.name).spec for p in program.constants}
+    return {slot: spec for slot, spec in specs.items() if isinstance(spec, TensorSpec)}

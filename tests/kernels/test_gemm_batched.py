@@ -112,7 +112,7 @@ def test_nothing_of_a_panel_is_left_for_the_next_matrix() -> None:
 def test_a_transposed_factor_is_read_where_it_lies() -> None:
     _, compiled = compile_op("MatMul", [normal(4, 16, 32), normal(4, 32, 16)], opset=13)
     assert compiled.turned == {1}
-    assert 1 in compiled.blocks
+    assert compiled.as_they_lie == {0, 1}
 
 
 def test_few_rows_and_single_matrices_go_other_ways() -> None:

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from hetero.kernels import row_loops
 from hetero.kernels.jit import Jitted, enabled
-from hetero.kernels.row_loops import address, bind_norm, bind_unary, mean_rows, softmax_rows, takes_rows
+from hetero.kernels.row_loops import address, bind_norm, bind_unary, mean_rows, takes_rows
+from hetero.kernels.softmax_rows import softmax_rows
 
 pytestmark = pytest.mark.skipif(not enabled(), reason="nothing is compiled")
 SHAPES = ((1, 768), (3, 16), (5, 17), (2, 1), (130, 600))

@@ -61,7 +61,7 @@ def test_any_shape_agrees_with_exact_convolution(
 
 def test_the_block_bounds_the_workspace() -> None:
     shape = shape_of((1, 96, 160, 160), 24, (1, 1, 1, 1))
-    weights, tiles, products = winograd_parts(shape)
+    _, weights, tiles, products = winograd_parts(shape)
     assert carved_bytes(tiles, products) <= winograd.BLOCK_BYTES
     assert weights[0] == (16, 24, 96)
 

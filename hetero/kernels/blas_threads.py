@@ -1,0 +1,80 @@
+"""BLAS without threads of its own: they would wait actively for the next product on the cores that ours need.
+
+OpenBLAS's threads yield in a loop for some 20 ms after each product, and starve OpenMP's that wait for the next loop: a
+convolution was measured ten times slower. So while a child runs, NumPy's BLAS has one thread, and the threads are those
+of compiled loops.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import threading
+from functools import cache
+from typing import Any, Protocol, cast
+
+_lock = threading.Lock()
+_before: list[int] = []
+"""What the caller had set, while somebody is inside."""
+_inside = 0
+
+
+class _Count(Protocol):
+    """A number of threads, to read and to set."""
+
+    value: int
+
+
+class one_blas_thread:  # noqa: N801 - as `limits.limited`: every run enters it
+    """In the block BLAS computes on the thread that calls it, in the whole process; afterwards on as many as before,
+    once all threads have left."""
+
+    __slots__ = ()
+
+    def __enter__(self) -> None:
+        global _inside
+        with _lock:
+            if not _inside:
+                _before[:] = [count.value for count in _counts()]
+                for count in _counts():
+                    count.value = 1
+            _inside += 1
+
+    def __exit__(self, *error: object) -> None:
+        global _inside
+        with _lock:
+            _inside -= 1
+            if not _inside:
+                for count, before in zip(_counts(), _before, strict=True):
+                    count.value = before
+
+
+@cache
+def _counts() -> tuple[_Count, ...]:
+    """The number of threads of NumPy's BLAS: OpenBLAS's own variable where it is to be seen, since its function for
+    that frees and takes buffers (10 µs); else what threadpoolctl finds, of each library."""
+    try:
+        numpy = ctypes.CDLL(importlib.import_module("numpy._core._multiarray_umath").__file__)
+        count = ctypes.c_int.in_dll(numpy, "blas_cpu_number")  # in a library that NumPy's needs
+        if count.value >= 1:
+            return (cast("_Count", count),)
+    except (ImportError, OSError, ValueError):
+        pass  # another NumPy, or another BLAS
+    controller = importlib.import_module("threadpoolctl").ThreadpoolController()
+    return tuple(_Library(each) for each in controller.select(user_api="blas").lib_controllers)
+
+
+class _Library:
+    """A library of threadpoolctl's as a count."""
+
+    def __init__(self, controller: Any) -> None:
+        self._controller = controller
+
+    @property
+    def value(self) -> int:
+        return int(self._controller.get_num_threads() or 1)
+
+    @value.setter
+    def value(self, count: int) -> None:
+        if count != self.value:
+            self._controller.set_num_threads(count)
