@@ -16,6 +16,7 @@ from hetero.kernels.gemm import bind_matmul, matmul_shape, transposed
 from hetero.kernels.gemm_batched import bind_batched, is_batched
 from hetero.kernels.gemm_packed import bind_packed, is_packed
 from hetero.kernels.matmul_few import bind_few_rows, is_few_rows
+from hetero.kernels.matmul_weighted import bind_weighted, is_weighted
 from hetero.kernels.operands import fail
 from hetero.kernels.quiet import Quiet
 from hetero.kernels.widen import NARROW, is_constant, widened
@@ -47,12 +48,15 @@ def matmul(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
     output = TensorSpec(dtype, matmul_shape(op, a.shape, b.shape))
 
     few, many = is_few_rows(xp, a.shape, b.shape, dtype), is_batched(xp, a.shape, b.shape, dtype)
+    weighted = not few and is_weighted(xp, a.shape, b.shape, dtype)
     tiles = many or is_packed(xp, a.shape, b.shape, dtype)
     keep = Keeper()
 
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Call:
         if few:
             return bind_few_rows(inputs[0], inputs[1], outputs[0])
+        if weighted:
+            return bind_weighted(inputs[0], inputs[1], outputs[0])
         call = bind_product(xp, keep, inputs[0], inputs[1], outputs[0])
         return Quiet(call) if dtype in FLOATS and not tiles else call
 

@@ -10,9 +10,9 @@ import numpy as np
 from hetero.kernels.base import Call
 from hetero.kernels.broadcasting import elements
 from hetero.kernels.jit import PARALLEL_ELEMENTS, enabled, jit, prange
-from hetero.kernels.jit_call import bound
 from hetero.kernels.jit_lanes import dots_at, rows_at
 from hetero.kernels.row_loops import address, aligned, calls_then
+from hetero.kernels.shifting import bind_numbers, places_of
 from hetero.types import Array
 
 MOST_ROWS = 4
@@ -77,14 +77,13 @@ def bind_few_turned(
     broadcast to `batch`, which has as many as `out`."""
     calls, a = aligned(a)
     own = out.shape[:-2]
-    places = np.empty((3, elements(own)), np.int64)
+    words = *a.shape[-2:], out.shape[-1], turned.strides[-2]
+    parallel = out.size * a.shape[-1] >= 16 * PARALLEL_ELEMENTS
+    call = bind_numbers(products, words, elements(own), (a, turned, out), parallel)
+    places = places_of(call)
     for row, x in ((places[0], a), (places[2], out)):
         np.add(offsets(x.shape[:-2], x.strides[:-2], own), address(x), out=row)
     np.add(offsets(shape, strides, batch), address(turned), out=places[1])
-    words = np.array((*a.shape[-2:], out.shape[-1], turned.strides[-2]), np.int64)
-    parallel = out.size * a.shape[-1] >= 16 * PARALLEL_ELEMENTS
-    call = bound(products.variant(words, places, parallel=parallel), words, places)
-    call.__dict__["operands"] = a, turned, out  # the places are only numbers
     return calls_then(calls, call)
 
 

@@ -19,6 +19,7 @@ from hetero.kernels.fused import in_turn
 from hetero.kernels.layout import expand, reshape, transpose, unsqueeze
 from hetero.kernels.matmul import matmul
 from hetero.kernels.matmul_few import bind_few_turned, is_few_rows
+from hetero.kernels.matmul_weighted import bind_weighted_rows, is_weighted
 from hetero.kernels.quiet import Quiet, bare
 from hetero.kernels.workspace import Part, carve, carved_bytes
 from hetero.program.operation import Operation
@@ -93,7 +94,10 @@ def repeated_matmul(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
 
     times = [k for k, (m, n) in enumerate(zip(single, spread, strict=False)) if m != n]
     at = times[0] if len(times) == 1 else 0
-    few = turned is not None and is_few_rows(xp, a.shape, turned.shape, a.dtype)
+    bind_rows = bind_weighted_rows if turned is None else bind_few_turned
+    few = is_few_rows(xp, a.shape, (joined if turned is None else turned).shape, a.dtype)
+    if turned is None:
+        few = not few and is_weighted(xp, a.shape, whole, a.dtype)
     by_rows = apart and few and (*single[:at], *single[at + 1 :]) == base.shape
     factors = (*spread[:-2], *a.shape[-2:]), (*spread[:-2], *_only(product).shape[-2:])
 
@@ -102,7 +106,7 @@ def repeated_matmul(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
         if by_rows and source.flags.aligned:  # which takes a quarter of the time of views of views
             strides = source.strides[:-2]
             strides = (*strides[:at], 0, *strides[at:])
-            return bind_few_turned(left, source, single[:-2], strides, spread[:-2], out)
+            return bind_rows(left, source, single[:-2], strides, spread[:-2], out)
         space = carve(workspace, *parts)
         calls: list[Call] = []
         if not apart:

@@ -182,7 +182,12 @@ class ChildExecutor:
         results = self._called(task, step, values, binding)
         values.update(zip(task.output_names, results, strict=True))
         if states:
-            states.leave(step, program, values)
+            states.leave(
+                step,
+                program,
+                values,
+                read=not task.alone or (binding is not None and binding.on_device is not None),
+            )
         on_device = None if binding is None else binding.on_device
         if on_device is not None:
             self._buffers.leave(on_device.outputs, task.output_names, values)
@@ -193,6 +198,8 @@ class ChildExecutor:
                 stand_in = states.stands_for(send.parcel, name, values) if states else None
                 if on_device is not None and (send.parcel, name) in on_device.withheld:
                     stand_in = Resident(tuple(values[name].shape))
+                if stand_in is None and isinstance(values[name], Resident) and states:
+                    values[name] = states.resident(name, values[name])
                 value = self._to_host(values[name]) if stand_in is None else stand_in
                 self._bytes_out += value_bytes(value)
                 parcel.append(value)
@@ -392,6 +399,8 @@ def value_bytes(value: Value) -> int:
     """Bytes of a value's arrays that are here, and of what a map holds as numbers (of text, its references)."""
     if type(value) is np.ndarray:
         return value.nbytes
+    if type(value) is Resident:  # of which a decoder has dozens
+        return 0
     if value is None or isinstance(value, Resident | BufferRef | RemoteElement):
         return 0
     if isinstance(value, MapValue):

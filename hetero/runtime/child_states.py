@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from hetero.providers.base import Provider
 from hetero.runtime.runner import Runner
 from hetero.runtime.state import NO_STEP, Resident, State, StateChange, StateSpec
 from hetero.runtime.state_copy import StateCopy, copy_of
-from hetero.types import HostArray
+from hetero.types import Array, HostArray, TensorSpec
 
 
 class ChildStates:
@@ -78,14 +78,17 @@ class ChildStates:
             state.settle(step)
 
     def enter(self, program: Program, values: dict[str, Any]) -> None:
-        """Add to `values` what the program reads of them."""
+        """Add to `values` what the program reads of them: what is read where it lies stands there as its spec."""
+        known: dict[Hashable, TensorSpec] = {}
         for port in program.inputs:
             state = self._by_input.get(port.name)
             if state is not None:
-                values[port.name] = state.value()
+                held = state.held(known)
+                values[port.name] = state.value() if held is None else held
 
-    def leave(self, step: int, program: Program, values: dict[str, Any]) -> None:
-        """Take what the program has made of them, and leave the values themselves in place of Resident."""
+    def leave(self, step: int, program: Program, values: dict[str, Any], *, read: bool) -> None:
+        """Take what the program has made of them; leave, where they are `read` from there, the values themselves in
+        place of Resident."""
         for port in program.outputs:
             state, value = self._by_output.get(port.name), values[port.name]
             if state is None:
@@ -93,12 +96,18 @@ class ChildStates:
             shape = tuple(value.shape)
             if isinstance(value, Resident):
                 state.propose(step, shape)
-                axis = state.spec.axis
-                values[port.name] = state.value() if axis is None else state.first(shape[axis])
+                if read:
+                    values[port.name] = self.resident(port.name, value)
             else:
                 state.propose(
                     step, shape, self._provider.upload(value) if isinstance(value, np.ndarray) else value
                 )
+
+    def resident(self, name: str, value: Resident) -> Array:
+        """What the output `name` is, for which `value` stands."""
+        state = self._by_output[name]
+        axis = state.spec.axis
+        return state.value() if axis is None else state.first(value.shape[axis])
 
     def stands_for(self, parcel: int, name: str, values: Mapping[str, Any]) -> Resident | None:
         """What leaves in a parcel instead of a value that only the executor would get."""

@@ -48,6 +48,8 @@ class Statistics:
     """Sections built with room to grow, after two steps in a row that grew alike."""
     memo_replayed: int = 0
     """Steps of other shapes that bound anew only what depends on them."""
+    memo_shifted: int = 0
+    """Instructions whose call was left as it is in such a step, but for the numbers that it reads."""
     memo_rebuilt: int = 0
     """Steps that had outgrown that room, or changed something else, and were built as a whole."""
     memo_ineligible: int = 0

@@ -56,16 +56,21 @@ def growth_of(old: Signature, new: Signature) -> Growth | None:
     if len(old[0]) != len(new[0]) or len(old[1]) != len(new[1]) or old[2] != new[2]:
         return None
     growth: list[tuple[int, int, int]] = []
+    seen: tuple[object, object] = (None, None)
+    changes: list[tuple[int, int]] = []
     for k, (a, b) in enumerate(zip(old[0], new[0], strict=True)):
+        if a is seen[0] and b is seen[1]:  # as a decoder's states are
+            growth += [(k, axis, by) for axis, by in changes]
+            continue
         if a == b:
             continue
         if not isinstance(a, TensorSpec) or not isinstance(b, TensorSpec):
             return None
         if a.dtype != b.dtype or len(a.shape) != len(b.shape):
             return None
-        growth += [
-            (k, axis, n - m) for axis, (m, n) in enumerate(zip(a.shape, b.shape, strict=True)) if m != n
-        ]
+        changes = [(axis, n - m) for axis, (m, n) in enumerate(zip(a.shape, b.shape, strict=True)) if m != n]
+        seen = a, b
+        growth += [(k, axis, by) for axis, by in changes]
     for k, (x, y) in enumerate(zip(old[1], new[1], strict=True)):
         if x != y:
             if x is None or y is None or len(x) != len(y):

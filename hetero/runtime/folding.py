@@ -18,7 +18,7 @@ from hetero.types import HostArray, SequenceSpec, TensorSpec
 if TYPE_CHECKING:
     from hetero.runtime.runner import Runner
 
-_KNOWN_LIMIT_BYTES = 64 << 10
+KNOWN_LIMIT_BYTES = 64 << 10
 """Shape arithmetic is small; a larger value that follows from shapes (a mask, say) is computed like any other."""
 Results = tuple[HostArray | None, ...]
 
@@ -43,7 +43,7 @@ def fold(
     constant = not metadata and all(o.kind is Kind.CONSTANT for o in present)
     results = runner.folded.get(at) if constant else None
     if results is None:
-        limit_bytes = runner.options.fold_limit_bytes if constant else _KNOWN_LIMIT_BYTES
+        limit_bytes = runner.options.fold_limit_bytes if constant else KNOWN_LIMIT_BYTES
         results = _evaluate(runner, at, definition, operands, limit_bytes)
         if results is None:
             return None

@@ -2,29 +2,25 @@
 
 Instructions whose operands stay keep their calls, their views and their captured graphs. The others are compiled for
 the new shapes and bound to the same buffers: one by one where a section grows in this way for the first time, from
-then on once for all that are twins.
+then on once for all that are twins (`runtime.following`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from hetero.errors import HeteroError
 from hetero.kernels.base import Call, Compiled
-from hetero.kernels.quiet import bare
 from hetero.program.program import Instruction
 from hetero.providers.base import Buffer
 from hetero.runtime.builder import Builder
 from hetero.runtime.capture.reasons import SeamReason
 from hetero.runtime.fused_run import bind_run
-from hetero.runtime.operands import UINT8
 from hetero.runtime.section import Record, Section, Tail
 from hetero.runtime.slots import Kind, Liveness, Slot, same_known
-from hetero.runtime.twins import Step, Twins, twins_of
-from hetero.types import Array, Spec, TensorSpec
+from hetero.runtime.twins import twins_of
+from hetero.types import Spec, TensorSpec
 
 if TYPE_CHECKING:
     from hetero.runtime.runner import Runner
@@ -43,53 +39,35 @@ _COUNTERS = (
 )
 
 
-@dataclass(slots=True)
-class _Made:
-    """What became of a step: its calls, its kernel (None where it has none), its operands' strides."""
-
-    calls: list[Call]
-    kernel: Compiled | None
-    strides: list[Any]
-
-
-class _Outgrown(Exception):  # noqa: N818  (it is news, and never leaves this file)
+class OutgrownError(Exception):
     """The section has no room for these shapes, or binds them in another way."""
 
 
 class Regrowth(Builder):
     """Takes one section over to other extents. Nothing of the section changes before everything is bound."""
 
-    def __init__(self, runner: Runner, section: Section) -> None:
+    def __init__(self, runner: Runner, section: Section, every: dict[int, Slot] | None = None) -> None:
+        """`every`: all slots of the section, to write what changes to; a copy of them where it is not given."""
         live = Liveness()
         super().__init__(runner, section.start, live, section.lease, call=False)
         self._old = section
         self._record = Record(0, 0, 0, 0, (), {})
-        self._begin()
-        self.mostly = False
-        """Whether so much depends on what grew that building everything costs little more."""
-
-    def _begin(self) -> None:
-        self.live.slots = self.live.every = dict(self._old.exit.every)
-        self._frames = dict(self._old.frames)
+        self.live.slots = self.live.every = dict(section.exit.every) if every is None else every
+        self._frames = dict(section.frames)
         self._changed: set[int] = set()
         self._fresh: list[Call] = []
         self._used = 0
         self._kernel: Compiled | None = None
-        self.section.tolerant.clear()
+        self.mostly = False
+        """Whether so much depends on what grew that building everything costs little more."""
 
-    def to(self, entry: Mapping[int, Slot]) -> bool:
-        """Bind for the inputs in `entry` (by slot, without frames). False where that cannot be."""
-        kernels, twins = self.runner.context.kernels, self._old.twins
+    def explore(self, entry: Mapping[int, Slot]) -> bool:
+        """Bind for the inputs in `entry` (by slot, without frames), one by one. False where that cannot be."""
+        kernels = self.runner.context.kernels
         kernels.passing = True
         try:
-            if twins is not None:
-                with suppress(_Outgrown, HeteroError):
-                    self._follow(entry, twins)
-                    return True
-                self._old.twins = None
-                self._begin()
             return self._explore(entry)
-        except (_Outgrown, HeteroError):
+        except (OutgrownError, HeteroError):
             return False  # where it is an error, building from scratch raises it again
         finally:
             kernels.passing = False
@@ -128,94 +106,6 @@ class Regrowth(Builder):
         section.twins = twins
         return True
 
-    def _follow(self, entry: Mapping[int, Slot], twins: Twins) -> None:
-        """Bind anew as it was done last, once for all twins. Raises: _Outgrown where what grows is not what grew."""
-        every, section = self.live.every, self._old
-        before = self._counts()
-        self._enter(entry)
-        if not self._changed <= twins.entry:
-            raise _Outgrown
-        for first, *others in twins.alike:
-            spec = every[first].spec
-            if any(every[index].spec != spec for index in others):
-                raise _Outgrown
-        tail: Tail | None = section.tail
-        calls: dict[int, Call] = {}
-        bound: list[_Made] = []
-        for step in twins.steps:
-            made = None
-            if step.sibling is not None:
-                made = self._again(step, bound[step.sibling])
-            elif step.appends:
-                made = self._appended(step)
-            if made is None:
-                kernel = None if step.kernel is None else bound[step.kernel].kernel
-                end = self._bound(step.record, step.run, kernel)
-                tail = end if end is not None else tail
-                if step.steady and not self._changed.isdisjoint(step.steady):
-                    raise _Outgrown
-                strides = [getattr(every[s].array, "strides", None) for s in step.reads] if step.leads else []
-                made = _Made(self._fresh, self._kernel, strides)
-            bound.append(made)
-            for call, numbers in zip(made.calls, step.calls, strict=True):
-                for number in numbers:
-                    calls[number] = call
-            for index, others in step.results:
-                s = every[index]
-                for other in others:
-                    owner = every[other].owner
-                    every[other] = Slot(s.kind, s.spec, owner, s.volatile, s.array, s.value, s.state)
-        for name, count in before.items():
-            setattr(self.runner.statistics, name, count + twins.counted[name])
-        self._changed |= twins.grown
-        self._commit(calls, tail, [step.record for step in twins.steps], twins.shared)
-
-    def _again(self, step: Step, model: _Made) -> _Made | None:
-        """Bind an instruction as `model` was, which is alike but for where it lies; None where that may be wrong."""
-        every, provider, kernel = self.live.every, self.provider, model.kernel
-        if kernel is None or len(model.calls) > 1 or len(model.calls) != len(step.calls):
-            return None
-        inputs: list[Array] = []
-        for index, strides in zip(step.reads, model.strides, strict=True):
-            array = every[index].array
-            if array is None or array.strides != strides:
-                return None  # the strides say what can be a view, and what must be copied first
-            inputs.append(array)
-        (index,), (spec,) = step.run[0].outputs, kernel.outputs
-        assert isinstance(spec, TensorSpec), "it was told from what became of it"
-        if not model.calls:
-            views = provider.view(kernel, inputs)
-            if views is None:
-                return None
-            if not step.steady:
-                every[index] = Slot(Kind.VIEW, spec, every[step.reads[0]].owner, False, views[0])
-            return model
-        workspace, buffers = None, step.record.buffers
-        if kernel.workspace_bytes:
-            workspace = provider.array(buffers[0], TensorSpec(UINT8, (kernel.workspace_bytes,)))
-        output = provider.array(buffers[-1], spec)
-        if not step.steady:
-            every[index] = Slot(Kind.OWNED, spec, index, False, output)
-        return _Made([bare(provider.bind(kernel, inputs, [output], workspace))], kernel, model.strides)
-
-    def _appended(self, step: Step) -> _Made | None:
-        """Bind an instruction that writes as many rows behind those of its state as before; None where it may not."""
-        every, state = self.live.every, self.runner.appended[step.record.start]
-        past, new = (every[index] for index in step.reads)
-        if (
-            not past.state
-            or new.array is None
-            or new.volatile
-            or not self._changed.isdisjoint(step.reads[1:])
-        ):
-            return None
-        assert state.spec.axis is not None, "it was appended to"
-        stop = state.length + new.array.shape[state.spec.axis]
-        index, target, value = step.run[0].outputs[0], state.rows(state.length, stop), state.first(stop)
-        spec = TensorSpec(state.spec.spec.dtype, value.shape)
-        every[index] = Slot(Kind.OWNED, spec, index, False, value, state=True)
-        return _Made([self.provider.copy(new.array, target)], None, [])
-
     def _counts(self) -> dict[str, int]:
         """The counters of what is bound, which count each twin."""
         return {name: getattr(self.runner.statistics, name) for name in _COUNTERS}
@@ -223,18 +113,18 @@ class Regrowth(Builder):
     def _bound(
         self, record: Record, run: Sequence[Instruction], kernel: Compiled | None = None
     ) -> Tail | None:
-        """Bind one record anew. Raises: _Outgrown where it takes other calls or other memory than before."""
+        """Bind one record anew. Raises: OutgrownError where it takes other calls or other memory than before."""
         section, made = self._old, None
         self._kernel = kernel
         self.at, self._record, self._used, self._fresh = record.start, record, 0, []
         if len(run) == 1:
             made = self._instruction(run[0], self.runner.analysis.kernels[record.start])
         elif bind_run(self, record.stop) != record.stop:
-            raise _Outgrown
+            raise OutgrownError
         if len(self._fresh) != record.last - record.first or self._used != len(record.buffers):
-            raise _Outgrown
+            raise OutgrownError
         if (made is None) != (section.tail is None or record.stop != section.stop):
-            raise _Outgrown
+            raise OutgrownError
         return made
 
     def _compiled(self, specs: Sequence[Spec]) -> Compiled:
@@ -253,9 +143,9 @@ class Regrowth(Builder):
             buffer = self._old.frame_buffers.get(position)
             if buffer is not None:
                 if frames is None or not frames.fits(slot.spec) or not isinstance(slot.spec, TensorSpec):
-                    raise _Outgrown
+                    raise OutgrownError
                 if slot.spec.nbytes > buffer.nbytes:
-                    raise _Outgrown
+                    raise OutgrownError
                 array = self._frames[position] = self.provider.array(buffer, slot.spec)
                 slot = Slot(Kind.BORROWED, slot.spec, port.slot, False, array, slot.value)
             self._define(port.slot, slot)
@@ -289,7 +179,7 @@ class Regrowth(Builder):
             captured.replace(calls)
         section.frames = self._frames
         section.tail = tail
-        section.exit.every = self.live.every
+        self._settle()
         if not self._changed.isdisjoint(section.exit.slots):
             for following in section.next.values():
                 following.close()
@@ -298,6 +188,10 @@ class Regrowth(Builder):
             section.exit.slots[index] = self.live.every[index]
         section.results = None
         section.lent.clear()
+
+    def _settle(self) -> None:
+        """The section's slots are these from now on."""
+        self._old.exit.every = self.live.every
 
     # -- what the builder asks for ------------------------------------------------------------------------------
     def _define(self, index: int, slot: Slot, buffer: Buffer | None = None) -> None:
@@ -309,13 +203,13 @@ class Regrowth(Builder):
     def _take(self, nbytes: int, *, grows: bool = False) -> Buffer:
         """The buffer that was taken at this place when the section was built."""
         if self._used in self._record.in_place:
-            raise _Outgrown
+            raise OutgrownError
         return self._taken_then(nbytes)
 
     def _taken_then(self, nbytes: int) -> Buffer:
         buffers = self._record.buffers
         if self._used == len(buffers) or buffers[self._used].nbytes < nbytes:
-            raise _Outgrown
+            raise OutgrownError
         self._used += 1
         return buffers[self._used - 1]
 
@@ -325,7 +219,7 @@ class Regrowth(Builder):
             return None
         spec = self.live.slots[index].spec
         if not isinstance(spec, TensorSpec) or spec.nbytes != nbytes:
-            raise _Outgrown
+            raise OutgrownError
         return self._taken_then(nbytes)
 
     def _step(self, call: Call, seam: SeamReason | None = None, at: int | None = None) -> None:

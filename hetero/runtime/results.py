@@ -9,7 +9,7 @@ import numpy as np
 from hetero.program.program import NO_SLOT
 from hetero.runtime.operands import contiguous_copy
 from hetero.runtime.section import Result, Section
-from hetero.runtime.slots import Kind
+from hetero.runtime.slots import Kind, Slot
 from hetero.runtime.state import Resident
 from hetero.types import TensorSpec
 
@@ -45,8 +45,7 @@ def _result(runner: Runner, last: Section, output: int) -> Result:
         value = slot.array if slot.value is None else slot.value
         return NO_SLOT, value, slot.kind is Kind.KNOWN
     if slot.state:
-        assert isinstance(slot.spec, TensorSpec), "a state is a tensor"
-        return NO_SLOT, Resident(slot.spec.shape), False
+        return resident(slot)
     if index in runner.kept or runner.pinned(index, slot.spec) is slot.array:
         return NO_SLOT, slot.array, False  # the state copies it, or it lies where the caller wants it
     frames = runner.frames
@@ -54,6 +53,12 @@ def _result(runner: Runner, last: Section, output: int) -> Result:
     if not copied and slot.array is not None:
         last.lent[id(slot.array)] = slot.array
     return NO_SLOT, slot.array, copied
+
+
+def resident(slot: Slot) -> Result:
+    """The result that is in a state's buffer."""
+    assert isinstance(slot.spec, TensorSpec), "a state is a tensor"
+    return NO_SLOT, Resident(slot.spec.shape), False
 
 
 def _copied(runner: Runner, value: Any) -> Any:

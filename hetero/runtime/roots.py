@@ -11,19 +11,37 @@ import numpy as np
 
 from hetero.errors import ProgramError
 from hetero.runtime.decode_memo import STEADY_STEPS, Drive
+from hetero.runtime.following import Following
 from hetero.runtime.pins import Pins
 from hetero.runtime.regrowth import Regrowth
 from hetero.runtime.section import Key, Section, value_spec
 from hetero.runtime.slots import same_known
-from hetero.types import HostArray, TensorSpec
+from hetero.types import HostArray, Spec, TensorSpec
 
 if TYPE_CHECKING:
     from hetero.runtime.runner import Runner
 
 _VALUE_LIMIT = 64
 """Elements of an input whose value may take part in the signature."""
-Signature = tuple[Key, tuple[bytes | None, ...], bytes]
-"""Specs of all inputs, the values of those that decide shapes, and where the caller's own buffers lie."""
+
+
+class Signature(tuple[Key, tuple[bytes | None, ...], bytes]):
+    """Specs of all inputs, the values of those that decide shapes, and where the caller's own buffers lie.
+
+    A decoder has dozens of inputs of equal specs, and each step looks its signature up several times: it is hashed
+    once, specs that are one object in a row too.
+    """
+
+    def __hash__(self) -> int:
+        found: int | None = self.__dict__.get("hash")
+        if found is None:
+            last, own, hashes = None, 0, []
+            for spec in self[0]:
+                if spec is not last:
+                    last, own = spec, hash(spec)
+                hashes.append(own)
+            found = self.__dict__["hash"] = hash((tuple(hashes), self[1], self[2]))
+        return found
 
 
 class Roots:
@@ -109,9 +127,7 @@ class Roots:
         if self._driven_by_another(section, drive):
             runner.statistics.memo_ineligible += 1
             return None
-        regrowth = Regrowth(runner, section)
-        if not regrowth.to(runner.moving_slots(key[0], self._values(inputs))):
-            drive.off = regrowth.mostly
+        if not self._taken_over(drive, section, key, inputs):
             runner.statistics.memo_rebuilt += 1
             return None
         runner.statistics.memo_replayed += 1
@@ -120,6 +136,22 @@ class Roots:
         if runner.options.verify_decode_memo:
             self._verify(section, key, inputs)
         return section
+
+    def _taken_over(self, drive: Drive, section: Section, key: Signature, inputs: Sequence[Any]) -> bool:
+        """Whether `section` could be taken over to these inputs, and is."""
+        runner, twins = self._runner, section.twins
+        entry = runner.moving_slots(key[0], self._values(inputs))
+        if twins is not None:
+            following = Following(runner, section, twins)
+            if following.follow(entry):
+                if runner.options.verify_decode_memo:
+                    following.check_shifted()
+                return True
+            section.twins = None
+        regrowth = Regrowth(runner, section)
+        found = regrowth.explore(entry)
+        drive.off = regrowth.mostly
+        return found
 
     def _driven_by_another(self, section: Section, drive: Drive) -> bool:
         """Whether another graph slot ran `section` last, or has captured it: it finds it there as it left it."""
@@ -160,9 +192,9 @@ class Roots:
 
     def _signature(self, inputs: Sequence[Any], pins: Pins | None) -> Signature:
         runner = self._runner
-        specs = tuple([value_spec(inputs[k]) for k in runner.moving])
+        specs = tuple(_specs_of([inputs[k] for k in runner.moving]))
         values = tuple([inputs[k].tobytes() if _is_small(inputs[k]) else None for k in self.value_inputs])
-        return specs, values, b"" if pins is None else pins.key
+        return Signature((specs, values, b"" if pins is None else pins.key))
 
     def _first(self, drive: Drive, key: Signature, inputs: Sequence[Any]) -> Section:
         """Build the first section for these inputs, and run it."""
@@ -218,6 +250,22 @@ class Roots:
         for section in self.sections.values():
             section.close()
         self.sections.clear()
+
+
+def _specs_of(values: Sequence[Any]) -> list[Spec]:
+    """The specs of values, one object for those that are equal: as a decoder's states are, which then compare fast."""
+    specs: list[Spec] = []
+    known: dict[tuple[int, ...] | None, TensorSpec] = {}
+    for value in values:
+        same = known.get(getattr(value, "shape", None))
+        if same is not None and value.dtype == same.dtype:
+            specs.append(same)
+            continue
+        spec = value if value.__class__ is TensorSpec else value_spec(value)
+        if isinstance(spec, TensorSpec):
+            known[spec.shape] = spec
+        specs.append(spec)
+    return specs
 
 
 def _is_small(value: Any) -> bool:

@@ -27,7 +27,7 @@ from hetero.runtime.memory_plan import MemoryPlan, memory_plan
 from hetero.runtime.pins import Pins
 from hetero.runtime.repeats import share_repeats
 from hetero.runtime.results import collected
-from hetero.runtime.roots import Roots
+from hetero.runtime.roots import Roots, Signature
 from hetero.runtime.section import Key, Section, locate
 from hetero.runtime.slots import Kind, Liveness, Slot, Table
 from hetero.runtime.state import State
@@ -208,7 +208,8 @@ class Runner:
     def bind_states(self, states: Sequence[State]) -> None:
         """From now on these states are read where the program has their inputs, and kept where it has their outputs.
 
-        `run` gets `State.value()` for such inputs, and returns Resident for what is in a state's buffer.
+        `run` gets `State.value()` for such inputs, or its spec alone, and returns Resident for what is in a state's
+        buffer.
         """
         self.drop_sections()
         by_input, by_output = {s.spec.input: s for s in states}, {s.spec.output: s for s in states}
@@ -240,7 +241,9 @@ class Runner:
         try:
             with suppress(HeteroError):
                 self.roots.keep(
-                    self.roots.sections, (key, (), b""), self.build(0, self.entry(key, {}), None, ())
+                    self.roots.sections,
+                    Signature((key, (), b"")),
+                    self.build(0, self.entry(key, {}), None, ()),
                 )
         finally:
             self.preparing = False

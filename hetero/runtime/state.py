@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -82,6 +82,10 @@ class State:
         self._value: tuple[int, Array] | None = None
         self._first: tuple[int, Array] | None = None
         self._proposed: tuple[int, int, bool] | None = None
+        extents, axis = spec.spec.shape, spec.axis
+        self._alike = None
+        if axis is not None and spec.spec.dtype.kind == "f":
+            self._alike = spec.spec.dtype, extents[:axis], extents[axis + 1 :]
 
     @property
     def capacity(self) -> int:
@@ -99,6 +103,18 @@ class State:
         if self._value is None or self._value[0] != self.length:
             self._value = self.length, self.first(self.length)
         return self._value[1]
+
+    def held(self, known: dict[Hashable, TensorSpec]) -> TensorSpec | None:
+        """The spec of what the next step reads, where no shapes follow from its elements; else None. `known`: those of
+        other states, and then this one's: it is one object for those that are equal."""
+        if self._alike is None:
+            return None
+        key = self._alike, self.length
+        found = known.get(key)
+        if found is None:
+            dtype, front, back = self._alike
+            found = known[key] = TensorSpec(dtype, (*front, self.length, *back))
+        return found
 
     def first(self, stop: int) -> Array:
         """A view of rows [0, stop): the same array as long as the same rows are asked for. Raises: as `rows`."""

@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hetero.kernels.base import KernelDef
+from hetero.kernels.base import Call, KernelDef
 from hetero.program.program import NO_SLOT, Dispatch, Instruction
 from hetero.runtime.section import Record, Section
+from hetero.runtime.shape_arithmetic import OPERATORS
 from hetero.runtime.slots import Kind, Slot
+from hetero.types import Array
 
 if TYPE_CHECKING:
     from hetero.runtime.runner import Runner
@@ -34,7 +36,8 @@ class Step:
     grew, each with its twins'. `steady`: its results that stayed as they were, and must (and so do its twins').
     `kernel`: an earlier step with the same kernel. `sibling`: one that is also bound in the same way, where the
     operands' strides are the same. `reads`: a single instruction's operands that are given. `leads`: whether it is a
-    later step's sibling. `appends`: whether it writes behind the rows of a state.
+    later step's sibling. `appends`: whether it writes behind the rows of a state. `folds`: whether it is shape
+    arithmetic on values that are given.
     """
 
     record: Record
@@ -47,6 +50,7 @@ class Step:
     reads: tuple[int, ...]
     leads: bool
     appends: bool
+    folds: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +59,8 @@ class Twins:
 
     `entry`: those of them that are program inputs; `alike`: groups of these that must have one spec. `shared`: calls
     whose kernel was compiled for another instruction. `counted`: what the runner's statistics count for it all.
+    `models`: each twin's result -> the one that it is like. `followers`: steps, by number, that are bound as their
+    siblings are and may follow them (`runtime.shifts`), with their call and its numbers.
     """
 
     steps: tuple[Step, ...]
@@ -63,6 +69,8 @@ class Twins:
     alike: tuple[tuple[int, ...], ...]
     shared: frozenset[int]
     counted: Mapping[str, int]
+    models: Mapping[int, int]
+    followers: dict[int, tuple[Call, Array]] = field(default_factory=dict)
 
 
 def twins_of(
@@ -107,6 +115,7 @@ def twins_of(
             () if one is None else tuple(s for s in one.inputs if s != NO_SLOT),
             sibling is not None and sibling not in siblings,
             record.start in runner.appended and all(after[index].state for index in made),
+            one is not None and not steady and _folds(runner, section, record, one, after),
         )
         for key, known in ((kernel, kernels), (sibling, siblings)):
             if key is not None:
@@ -116,7 +125,8 @@ def twins_of(
         steps.append(step)
     own = {k for s in steps if s.kernel is None and s.sibling is None for k, *_ in s.calls}
     shared = frozenset(k for s in steps for numbered in s.calls for k in numbered) - own
-    return Twins(tuple(steps), frozenset(numbers.entry), changed, numbers.alike(), shared, counted)
+    of = {other: index for s in steps for index, others in s.results for other in others}
+    return Twins(tuple(steps), frozenset(numbers.entry), changed, numbers.alike(), shared, counted, of)
 
 
 @dataclass(slots=True)
@@ -228,6 +238,25 @@ class _Numbers:
 
     def _number(self, key: Hashable) -> int:
         return self._known.setdefault(key, len(self._known))
+
+
+def _folds(
+    runner: Runner, section: Section, record: Record, instruction: Instruction, after: Mapping[int, Slot]
+) -> bool:
+    """Whether the one result, which grew, was computed from values or shapes, and not from weights alone."""
+    if record.start in runner.appended or NO_SLOT in instruction.inputs or len(instruction.outputs) != 1:
+        return False
+    ends = section.tail is not None and record.stop == section.stop
+    known = instruction.outputs[0] != NO_SLOT and after[instruction.outputs[0]].kind is Kind.KNOWN
+    is_view = not _of_values(runner.analysis.kernels[record.start], [after[s] for s in instruction.inputs])
+    return known and not ends and not is_view and instruction.op.op_type in OPERATORS
+
+
+def _of_values(definition: KernelDef | None, operands: Sequence[Slot]) -> bool:
+    """Whether a result is folded: it follows from the operands' specs, or all of their values are known."""
+    if definition is None or not definition.deterministic:
+        return False
+    return definition.metadata or all(o.value is not None for o in operands)
 
 
 def _operation(instruction: Instruction, definition: KernelDef | None) -> Hashable | None:

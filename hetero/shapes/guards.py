@@ -22,7 +22,10 @@ class GuardChecker:
                 plain.setdefault(guard.input, []).append((guard.axis, guard.dim))
             else:
                 expressions.append(guard)
-        self._plain = tuple((name, tuple(axes)) for name, axes in plain.items())
+        known: dict[tuple[tuple[int, int | str], ...], tuple[tuple[int, int | str], ...]] = {}
+        self._plain = tuple(
+            (name, known.setdefault(tuple(axes), tuple(axes))) for name, axes in plain.items()
+        )
         self._expressions = tuple(expressions)
 
     def check(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
@@ -34,10 +37,12 @@ class GuardChecker:
         Raises: GuardError naming the symbol (or expression), both values, and the inputs and axes they came from.
         """
         env: dict[str, int] = {}
+        good: dict[int, tuple[int, ...]] = {}
         for name, axes in self._plain:
             shape = shapes.get(name)
-            if shape is None:
+            if shape is None or good.get(id(axes)) == shape:  # a decoder's states are all alike
                 continue
+            good[id(axes)] = shape
             try:
                 for axis, dim in axes:
                     extent = shape[axis]
