@@ -100,7 +100,8 @@ class ChildActor:
         weight_names: Sequence[Sequence[str]],
         *weights: Content,
     ) -> dict[str, Any]:
-        """Become child `index` of the plan, in its incarnation `generation`.
+        """Become child `index` of the plan, in its incarnation `generation`. One that is it already keeps its device,
+        and the caller's buffers there, alone.
 
         `weights[k]` leads to the arrays of `weight_names[k]`, which stay shared. `gates`: what `chaos.join` takes.
         Returns where and how it runs: pid, node_id, visible_devices, threads, library_threads, and counters.
@@ -111,7 +112,10 @@ class ChildActor:
         plan = Plan.from_bytes(plan_bytes.tobytes(), checked=True)
         chaos.reach(f"prepare {plan.providers[index].name}")
         named = arrived(weight_names, weights)
-        child = ChildExecutor(create(plan.providers[index]), options)
+        self.close_channels()
+        self._forget_copies()
+        self._failed.clear()
+        child, self._child = self._child or ChildExecutor(create(plan.providers[index]), options), None
         try:
             child.prepare(assignment(plan, index), named)
         except BaseException:

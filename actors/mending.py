@@ -17,7 +17,6 @@ import ray.exceptions as rex
 from actors.checkpoints import Checkpoints
 from actors.events import (
     ActorLost,
-    ChildMoved,
     Closed,
     Command,
     DeadlinePassed,
@@ -27,7 +26,9 @@ from actors.events import (
     GiveUp,
     HeartbeatMissed,
     NodeLost,
+    PrepareAnew,
     Promote,
+    Replanned,
     Replay,
     Restore,
     Start,
@@ -76,8 +77,10 @@ class Mending:
         self._spans: list[Span] = []
         self._given_up: dict[int, GiveUp] = {}
         self._timed_out: set[int] = set()
-        self.lost: dict[str, str] = {}
-        """Children that are lost for good, and why."""
+        self.lost: dict[str, HeteroError] = {}
+        """Children that are lost for good, and why nothing can be done without them."""
+        self.plans = 0
+        """How often children were given another plan."""
         self._last_cause: dict[str, str] = {}
         self._rebuilding = Rebuilding(journal)
         self._forgotten: str | None = None
@@ -153,8 +156,9 @@ class Mending:
         raise error.at(device=self._last_cause.get(given_up.cause), step=step)
 
     def _raise_lost(self) -> None:
-        for device, cause in self.lost.items():
-            raise ChildDiedError(f"child {device} died, and cannot be started again: {cause}", device=device)
+        for device, why in self.lost.items():
+            error = ChildDiedError(why.message, node=why.node, op=why.op, device=device)
+            raise error from why.__cause__
 
     # -- what has happened ---------------------------------------------------------------------------------------
     def notice(self) -> None:
@@ -258,7 +262,7 @@ class Mending:
         """A child has not given a sign of life for too long."""
         if self._current(member) and not member.ended():
             self.muster()
-            step = self._running(self._held.child(member.device))
+            step = self._running(self._held.numbers[member.device])
             cause = f"it gave no sign of life for {self._options.heartbeat_timeout_s:g} s"
             self._last_cause[cause] = member.device
             self.do(HeartbeatMissed(member.device, member.generation, time.monotonic(), step, cause))
@@ -280,7 +284,7 @@ class Mending:
             if not there or any(isinstance(e, NodeLost) and e.node == node for e in events):
                 continue
             self.muster()
-            steps = [self._running(self._held.child(m.device)) for m in there]
+            steps = [self._running(self._held.numbers[m.device]) for m in there]
             step = min((s for s in steps if s is not None), default=None)
             self._last_cause[cause] = there[0].device
             lost = tuple((m.device, m.generation) for m in there)
@@ -291,7 +295,7 @@ class Mending:
         if not self._current(member):
             return []
         self.muster()
-        step = self._running(self._held.child(member.device))
+        step = self._running(self._held.numbers[member.device])
         self._last_cause[cause] = member.device
         return [ActorLost(member.device, member.generation, time.monotonic(), step, cause)]
 
@@ -374,17 +378,37 @@ class Mending:
                 log.warning("step %d is given up after %d deaths: %s", step, command.deaths, command.cause)
                 self._given_up[step] = command
                 self._journal.drop(step)
+            case PrepareAnew(device, generation):
+                self._starting.prepare_anew(device, generation)
             case Failover(device, cause):
-                child = self._held.child(device)
-                if self.relocation is not None and self.relocation.move(child, cause):
-                    kind = self._held.wishes[child].kind
-                    return self.machine.handle(ChildMoved(device, kind, time.monotonic()))
-                log.error("child %s cannot be started again: %s", device, cause)
-                self.lost[device] = cause
-                self._starting.forget()
+                return self._go_without(device, cause)
             case TakeCheckpoint(step):
                 self._checkpoints.take(step, self._journal.bound)
         return ()
+
+    def _go_without(self, device: str, cause: str) -> Sequence[Command]:
+        assert self.machine is not None, "only with recovery"
+        text = f"child {device} died, and cannot be started again: {cause}"
+        try:
+            if self.relocation is None:
+                raise ChildDiedError(text)
+            children = self.relocation.without(self._held.numbers[device], cause)
+        except HeteroError as why:
+            log.error("%s; %s", text, why)
+            error = ChildDiedError(
+                text if why.message == text else f"{text}; {why.message}", node=why.node, op=why.op
+            )
+            error.__cause__ = why
+            self.lost[device] = error
+            self._starting.forget()
+            return ()
+        self.plans += 1
+        self.lost.clear()
+        todo = self.machine.handle(Replanned(children, time.monotonic()))
+        here = {self._held.numbers[name] for name, _ in children}
+        for child in [k for k in self._held.members if k not in here]:
+            self._held.members.pop(child).kill()
+        return todo
 
     def take_spans(self) -> list[Span]:
         """The losses since the last call: from when each was noticed until its steps were given out again."""
@@ -394,11 +418,12 @@ class Mending:
 
     def _fence(self, device: str, generation: int) -> None:
         self._noticed.setdefault(device, time.perf_counter())
-        member = self._held.members[self._held.child(device)]
+        member = self._held.member(device)
         self._starting.forget(device)
         self._checkpoints.forget()
-        log.warning("child %s (generation %d) is gone; it is started anew", device, generation)
-        member.kill()
+        if member is not None:
+            log.warning("child %s (generation %d) is gone", device, generation)
+            member.kill()
 
     # -- replaying -----------------------------------------------------------------------------------------------
     def _restore(self) -> None:
@@ -480,7 +505,11 @@ class Mending:
         """What recovery has done, and which children it could not bring back."""
         if self.machine is None:
             return {}
-        return {**asdict(self.machine.counts), "lost": dict(self.lost), "journal": len(self._journal)}
+        return {
+            **asdict(self.machine.counts),
+            "lost": {name: why.message for name, why in self.lost.items()},
+            "journal": len(self._journal),
+        }
 
 
 def issue(member: Member, step: int, call: Call) -> None:
