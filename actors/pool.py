@@ -512,6 +512,11 @@ class RayChildren(Children):
                     raise self._failure(error)  # noqa: B904 - `translated` has set the cause
         return spans
 
+    def abandon(self) -> None:
+        """Stop every child at once, whatever it is doing, and let go of the cluster."""
+        self._closed = self._mending.closed = True
+        self._held.close(0.0)
+
     def close(self) -> None:
         if not self._closed:
             self._elements.bring()

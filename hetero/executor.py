@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import operator
+import os
+import sys
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -12,7 +14,7 @@ from os import PathLike
 from pathlib import Path
 from queue import SimpleQueue
 from types import TracebackType
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -44,7 +46,10 @@ from hetero.runtime.pins import Binding
 from hetero.runtime.state import Resident
 from hetero.shapes.obligations import Obligations, obligations_of
 from hetero.trace import Span, write_chrome_trace
-from hetero.types import TensorType
+from hetero.types import HostArray, TensorType
+
+if TYPE_CHECKING:
+    from actors.gateway import Gateway
 
 Transport = Literal["auto", "objects", "channels"]
 ModelLike = str | PathLike[str] | bytes | onnx.ModelProto | ir.Model
@@ -111,6 +116,15 @@ class HeterogeneousExecutor:
     Thread-safe. Close it, or use it as a context manager: its actors live until then.
     Raises: ModelError, ProviderError, PlanError, OptionError before any actor starts.
     """
+
+    def __new__(cls, *_: Any, **options: Any) -> HeterogeneousExecutor:
+        """Through Ray Client the executor lives on the cluster, and this is one that forwards to it."""
+        on_ray = cls is HeterogeneousExecutor and options.get("children", "ray") == "ray"
+        if on_ray and _by_client(options.get("ray_options")):
+            from hetero.remote_executor import RemoteExecutor
+
+            return super().__new__(RemoteExecutor)
+        return super().__new__(cls)
 
     def __init__(
         self,
@@ -562,6 +576,33 @@ class HeterogeneousExecutor:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _by_client(ray_options: Mapping[str, Any] | None) -> bool:
+    """Whether this process's Ray is a Ray Client connection, or is to be one; looks at it only where it is loaded."""
+    client, ray = sys.modules.get("ray.util.client"), sys.modules.get("ray")
+    if client is not None and client.ray.is_connected():
+        return True
+    if ray is not None and ray.is_initialized():
+        return False
+    address = (ray_options or {}).get("address") or os.environ.get("RAY_ADDRESS", "")
+    return str(address).startswith("ray://")
+
+
+def open_gateway(
+    files: Mapping[str, HostArray],
+    options: Mapping[str, Any],
+    max_in_flight: int,
+    ray_options: Mapping[str, Any] | None,
+) -> Gateway:
+    """The way to an executor that is made on the cluster, of a model of these files.
+
+    Raises: TransportError where there is none; what making the executor raises.
+    """
+    from actors.gateway import Gateway
+
+    address = (ray_options or {}).get("address") or os.environ.get("RAY_ADDRESS")
+    return Gateway(HeterogeneousExecutor, files, options, max_in_flight, address)
 
 
 _OF_CLASS = "steps of class "

@@ -1,4 +1,4 @@
-"""Programs that join a running cluster, or start a Ray of their own: with and without tokens, as jobs, as clients."""
+"""Programs that join a running cluster, or start a Ray of their own: with and without tokens, as jobs."""
 
 from __future__ import annotations
 
@@ -11,12 +11,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import onnx.parser
 import pytest
 from ray.util import client
 
+from actors.cluster import ensure_ray
 from cluster import LocalCluster
-from hetero import HeterogeneousExecutor
 from hetero.errors import TransportError
 from tests.faults.harness import ALL
 
@@ -86,11 +85,7 @@ def test_a_ray_of_our_own_takes_the_mode_that_is_set(mode: str) -> None:
     assert guest({"RAY_AUTH_MODE": mode, **token}) == {**GOOD, "mode": mode}
 
 
-def test_ray_client_is_refused_at_once_with_what_to_do_instead(monkeypatch: pytest.MonkeyPatch) -> None:
-    options: dict[str, Any] = {"address": "ray://127.0.0.1:10001"}
-    text = '<ir_version: 9, opset_import: ["": 17]> g (float[n] x) => (float[n] y) { y = Neg(x) }'
-    with pytest.raises(TransportError, match=r"address=ray://.*: .*ray job submit.* with host:port"):
-        HeterogeneousExecutor(onnx.parser.parse_model(text), ["cpu"], ray_options=options)
+def test_children_are_not_driven_through_ray_client(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client.ray, "is_connected", lambda: True)  # as after ray.init("ray://…")
-    with pytest.raises(TransportError, match=r"connected through Ray Client: .*ray job submit"):
-        HeterogeneousExecutor(onnx.parser.parse_model(text), ["cpu"])
+    with pytest.raises(TransportError, match="connected through Ray Client: children are driven from within"):
+        ensure_ray()

@@ -85,7 +85,7 @@ class Beside:
     def feeds(self, n: int = 3) -> dict[str, Any]:
         self._seed += 1
         rng = np.random.default_rng(self._seed)
-        stateful = self.ex._state is not None
+        stateful = self.calm._state is not None
         return {"x": rng.standard_normal((1, n, 4) if stateful else (n, 4)).astype(np.float32)}
 
     def submit(self, n: int = 3) -> tuple[Future[dict[str, Any]], dict[str, bytes]]:
