@@ -92,7 +92,7 @@ class LocalCluster:
         self._resources = [dict(row) for row in resources]
         self._token = token
         self._connect = connect
-        self._client_port = _free_port() if client else None
+        self._client_port = free_port() if client else None
         self._cluster: Any = None
         self._directory: Path | None = None
         self._environment: dict[str, str | None] = {}
@@ -267,7 +267,8 @@ class LocalCluster:
         return self._cluster
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port that nobody listens on at the moment."""
     with socket.socket() as probe:
         probe.bind(("", 0))
         return int(probe.getsockname()[1])
