@@ -78,8 +78,12 @@ class Member:
         ended = self.ended()
         ray.kill(self.actor, no_restart=True)
         if not ended and self.facts.get("node_id") == node_id():
-            with suppress(ProcessLookupError, PermissionError):
-                os.kill(self.facts["pid"], signal.SIGKILL)
+            self.end_process()
+
+    def end_process(self) -> None:
+        """SIGKILL: it is a process of this machine. Its end is noticed as any other."""
+        with suppress(ProcessLookupError, PermissionError):
+            os.kill(self.facts["pid"], signal.SIGKILL)
 
 
 class Held:

@@ -81,6 +81,8 @@ class Mending:
         """Children that are lost for good, and why nothing can be done without them."""
         self.plans = 0
         """How often children were given another plan."""
+        self.looks = 0
+        """How often processes of this machine were looked at."""
         self._last_cause: dict[str, str] = {}
         self._rebuilding = Rebuilding(journal)
         self._forgotten: str | None = None
