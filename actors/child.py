@@ -19,6 +19,7 @@ from actors.devices import hide_devices
 from actors.parcels import NewBank, Wire, pack, unpack
 from actors.threads import set_threads, thread_counts
 from actors.turn import Turn
+from actors.unneeded import keep_out, let_in
 from hetero.errors import ProgramError, TransportError
 from hetero.extensions.registry import load_modules
 from hetero.kernels import load_all
@@ -61,6 +62,7 @@ class ChildActor:
     """
 
     def __init__(self) -> None:
+        keep_out()
         self._devices = hide_devices()
         self._child: ChildExecutor | None = None
         self._turn = Turn()
@@ -81,6 +83,7 @@ class ChildActor:
 
         That takes a tenth of a second; what this machine has not compiled yet is left to the child that needs it.
         """
+        let_in()
         import_module("hetero.planner.codec")
         import_module("hetero.providers.cpu")
         import_module("actors.channels.child")
@@ -107,6 +110,7 @@ class ChildActor:
         Returns where and how it runs: pid, node_id, visible_devices, threads, library_threads, and counters.
         Raises: PlanError, ProviderError, ProgramError; NotHereError where files of weights cannot be reached.
         """
+        let_in()
         chaos.join(gates)
         set_threads(threads)
         plan = Plan.from_bytes(plan_bytes.tobytes(), checked=True)
