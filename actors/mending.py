@@ -1,4 +1,4 @@
-"""Does what the recovery machine says: ends, starts and prepares actors, restores state, gives steps out again."""
+"""Does what the recovery machine says, and tells it what has happened: who is gone, who hangs, whose step it was."""
 
 from __future__ import annotations
 
@@ -43,15 +43,15 @@ from actors.events import (
 )
 from actors.failures import NODE_GONE, dead_actor, how_it_went, is_death, root_cause
 from actors.heartbeats import listen
-from actors.journal import Call, Journal, StateBound, StateChanged, StepRecord, first_unfinished
+from actors.journal import Journal, StateBound, StateChanged, first_unfinished
 from actors.members import GONE_S, Held, Home, Member
 from actors.rebuilding import SETTLE_S, NotRestored, Rebuilding
 from actors.recovery import Recovery
 from actors.relocation import Relocation
+from actors.replaying import Replaying
 from actors.starting import Starting
 from hetero.errors import ChildDiedError, ClosedError, HeteroError, StateError, StepTimeoutError
 from hetero.options import RuntimeOptions
-from hetero.runtime.state_copy import joined
 from hetero.trace import Span
 
 log = logging.getLogger("hetero.recovery")
@@ -85,6 +85,7 @@ class Mending:
         """How often processes of this machine were looked at."""
         self._last_cause: dict[str, str] = {}
         self._rebuilding = Rebuilding(journal)
+        self._replaying = Replaying(held, journal, self._rebuilding)
         self._forgotten: str | None = None
         """Why the state cannot be made again."""
 
@@ -372,7 +373,7 @@ class Mending:
             case StartStandby(kind):
                 self._starting.start_standby(kind)
             case Restore():
-                self._restore()
+                self._replaying.restore()
             case Replay(epoch, _, open_steps):
                 self._replay(open_steps)
                 return self.machine.handle(StepsReplayed(epoch))
@@ -427,63 +428,16 @@ class Mending:
             log.warning("child %s (generation %d) is gone", device, generation)
             member.kill()
 
-    # -- replaying -----------------------------------------------------------------------------------------------
-    def _restore(self) -> None:
-        self._held.roads.pause()  # what children compute for channels ends before they are told anything more
-        journal = self._journal
-        self._rebuilding.begin()
-        for child, member in self._held.members.items():
-            if child in journal.base:
-                copy = ray.put(joined(journal.base[child]))
-                self._rebuilding.called(member, member.actor.restore_state.remote(member.generation, copy))
-            elif child in journal.beginning:
-                self._bind(member, journal.beginning[child])
-
     def _replay(self, open_steps: Sequence[int]) -> None:
-        self._held.roads.pause()
-        journal = self._journal
-        self._rebuilding.replayed()
-        for step in open_steps:
-            journal.record(step).flight = None
-        steps = [record.step for record in journal.records()]
-        for member in self._held.members.values():
-            if steps:
-                member.actor.drop.remote(member.generation, *steps)
-        for entry in journal.entries():
-            if isinstance(entry, StepRecord):
-                self._issue_all(entry)
-                continue
-            member = self._held.members[entry.child]
-            if isinstance(entry, StateBound):
-                self._bind(member, entry)
-            else:
-                changed = member.actor.change_state.remote(member.generation, entry.change)
-                self._rebuilding.called(member, changed)
-        for step in open_steps:
-            self._issue_all(journal.record(step))
+        steps = self._replaying.replay(open_steps)
         noticed, self._noticed = self._noticed, {}
         if self._options.trace:
             now, replayed = time.perf_counter(), {"replayed_steps": steps}
+            first = min(open_steps, default=0)
             self._spans += [
-                Span(
-                    f"{device} replaced",
-                    "recovery",
-                    min(open_steps, default=0),
-                    start,
-                    now,
-                    "recovery",
-                    replayed,
-                )
+                Span(f"{device} replaced", "recovery", first, start, now, "recovery", replayed)
                 for device, start in noticed.items()
             ]
-
-    def _bind(self, member: Member, bound: StateBound) -> None:
-        bind = member.actor.bind_state.remote(member.generation, bound.specs, bound.withheld)
-        self._rebuilding.called(member, bind)
-
-    def _issue_all(self, record: StepRecord) -> None:
-        for call in record.calls:
-            issue(self._held.members[call.child], record.step, call)
 
     # -- state ---------------------------------------------------------------------------------------------------
     def bound(self, bound: StateBound) -> None:
@@ -512,26 +466,6 @@ class Mending:
             "lost": {name: why.message for name, why in self.lost.items()},
             "journal": len(self._journal),
         }
-
-
-def issue(member: Member, step: int, call: Call) -> None:
-    """Make a call of a partition; its parcels and `done` are the new ones from now on."""
-    contents, banks = [p.content for p in call.receives], [p.bank for p in call.receives]
-    rare: dict[str, Any] = {}
-    if call.on_device is not None:
-        rare["on_device"] = call.on_device
-    if call.banked or any(bank is not None for bank in banks):
-        rare |= {"banks": banks, "banked": call.banked}  # in a list, references stay references
-    n_sends, n_returns = len(call.sends), len(call.sends) + len(call.banked)
-    refs = member.run(n_returns).remote(
-        member.generation, call.partition, step, call.graph_slot, *contents, **rare
-    )
-    sent = refs if n_returns > 1 else [refs]
-    for parcel, ref in zip(call.sends, sent[:n_sends], strict=False):
-        parcel.content = ref
-    for k, ref in zip(call.banked, sent[n_sends:], strict=False):
-        call.sends[k].bank = ref
-    call.done = sent[0]
 
 
 def _is_done(ref: Any) -> bool:

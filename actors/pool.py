@@ -1,32 +1,31 @@
-"""Children as Ray actors: started all or none, called with references, brought back when they die."""
+"""Children as Ray actors: called with references, and brought back when they die."""
 
 from __future__ import annotations
 
 import logging
 import threading
-import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
-import numpy as np
 import ray
 import ray.exceptions as rex
 
 from actors import refs
+from actors.bringing_up import bring_up
 from actors.child import ChildActor, node_id
 from actors.cluster import ensure_ray
 from actors.elements import Elements, brought, senders_of
 from actors.failures import dead_actor, is_death, translated
 from actors.journal import Call, Journal, RayParcel, StateBound, StateChanged
 from actors.members import GONE_S, Held, Member
-from actors.mending import Mending, issue
+from actors.mending import Mending
 from actors.parcels import INLINE_BYTES, NewBank, pack, unpack
 from actors.relocation import Relocation
-from actors.resources import RayOptions, reserve, threads_of, wish
+from actors.replaying import issue
+from actors.resources import RayOptions
 from actors.roads import ChannelFlight, Roads, Transport
-from actors.weights import SharedWeights
 from hetero.errors import ChildDiedError, ClosedError, HeteroError, StepTimeoutError, TransportError
 from hetero.options import RuntimeOptions
 from hetero.planner.plan import Plan
@@ -112,7 +111,12 @@ class RayChildren(Children):
             address=options.address, store_bytes=options.store_bytes, log_to_driver=options.log_to_driver
         )
         try:
-            self._bring_up(plan, weights, held.lease.ours)
+            if plan.children:
+                spare = bring_up(held, plan, weights, self._options, options, ours=held.lease.ours)
+                if self._options.recover:
+                    self._mending.begin(spare)
+                self._drive(plan)
+                held.roads.start(lambda: {k: m.actor for k, m in held.members.items()})
         except rex.RayError as error:
             failure = translated(error, held.devices())
             held.close(0.0)
@@ -121,59 +125,10 @@ class RayChildren(Children):
             held.close(0.0)
             raise
 
-    def _bring_up(self, plan: Plan, weights: Mapping[str, HostArray], ours: bool) -> None:
-        held = self._held
-        indices = plan.children
-        if not indices:
-            return
-        deadline = time.monotonic() + (self._options.start_timeout_s or 1e9)
-        wishes = {k: wish(self._configs[k], self._ray_options, ours=ours) for k in indices}
-        kinds = {w.kind: w for w in wishes.values()}
-        spare = {kind: self._ray_options.standbys * [w] for kind, w in kinds.items()}
-        wanted = [*wishes.values(), *(w for each in spare.values() for w in each)]
-        group = reserve(wanted, self._ray_options, deadline - time.monotonic(), ours=ours)
-        held.groups.append(group)
-        held.wishes = wishes
-        held.numbers = {config.name: k for k, config in enumerate(plan.providers)}
-        held.threads = threads_of(self._configs, wishes, self._ray_options, ours=ours)
-        for bundle, k in enumerate(indices):
-            held.homes[k] = (group, bundle)
-            held.members[k] = held.start(wishes[k], held.homes[k])
-        held.plan = ray.put(np.frombuffer(plan.to_bytes(), np.uint8))
-        needed = {k: plan.weights[k] for k in indices}
-        held.weights = SharedWeights(needed, weights, ray.put, map_files=self._options.map_weights)
-        preparing = {k: held.prepare(k, self._options) for k in indices}
-        for k, facts in self._await_ready(preparing, deadline).items():
-            held.members[k].watch(facts)
-        if self._options.recover:
-            free = ((group, bundle) for bundle in range(len(indices), len(wanted)))
-            self._mending.begin({kind: [next(free) for _ in each] for kind, each in spare.items()})
-        self._drive(plan)
-        held.roads.start(lambda: {k: m.actor for k, m in held.members.items()})
-
     def _drive(self, plan: Plan) -> None:
         """Steps go by this plan from now on."""
         self._elements.senders = senders_of(plan)
         self._held.roads.plan = plan
-
-    def _await_ready(self, preparing: Mapping[int, Any], deadline: float) -> dict[int, dict[str, Any]]:
-        preparing = dict(preparing)
-        try:
-            while True:
-                try:
-                    facts = ray.get(list(preparing.values()), timeout=max(0.0, deadline - time.monotonic()))
-                    return dict(zip(preparing, facts, strict=True))
-                except rex.RayTaskError:
-                    again = {k: self._held.prepared_again(k, r, self._options) for k, r in preparing.items()}
-                    if again == preparing:
-                        raise
-                    preparing = again
-        except rex.GetTimeoutError as cause:
-            _, late = ray.wait(list(preparing.values()), num_returns=len(preparing), timeout=0)
-            names = [self._configs[k].name for k, ref in preparing.items() if ref in late]
-            raise TransportError(
-                f"children {names} were not ready within {self._options.start_timeout_s:g} s", phase="prepare"
-            ) from cause
 
     # -- running -------------------------------------------------------------------------------------------------
     def launching(self, step: int) -> AbstractContextManager[object]:

@@ -96,8 +96,9 @@ class HeterogeneousExecutor:
         model: path, bytes, onnx.ModelProto or onnx_ir.Model.
         providers: names, (name, options) pairs or Provider objects, best first; default every CUDA device, then cpu.
             Provider objects become the executor's, which closes them.
-        children: "ray" (one actor per provider instance; a local Ray is started when none is reachable) or "inline"
-            (this process and thread).
+        children: "ray" (one actor per provider instance; a local Ray is started when none is reachable; where this
+            process has a Ray Client connection, the executor itself lives on the cluster) or "inline" (this process and
+            thread).
         transport: how values move between actors: "objects" (object references), "channels" (straight from child to
             child); "auto" uses channels once some steps have ended well, and objects where there are none to be had.
         options: switches; HETERO_* environment variables override them.

@@ -29,12 +29,8 @@ SENT_BACK = HEAD + (
 
 def lose(both: Beside, point: str = "partition 2, before run", n: int = 2) -> None:
     """Lose sim:0 for good in the middle of a step, which must give what it gives without."""
-    with chaos.broken("prepare sim:0", "no such device"), chaos.gate(point) as gate:
-        future, want = both.submit(n)
-        gate.wait_reached()
+    with chaos.broken("prepare sim:0", "no such device"), both.stopped(point, n):
         chaos.kill("sim:0", both.ex)
-        gate.open()
-        assert bits(future.result(timeout=60)) == want
 
 
 @pytest.mark.parametrize("transport", ["objects", "channels"] if ALL else ["auto"])
@@ -115,13 +111,8 @@ def test_providers_are_lost_one_after_the_other() -> None:
         both.steps(4)
         lose(both)
         both.steps(3)
-        with chaos.broken("prepare sim:1", "none left"):
-            with chaos.gate("in Stop") as gate:
-                future, want = both.submit(1)
-                gate.wait_reached()
-                chaos.kill("sim:1", both.ex)
-                gate.open()
-            assert bits(future.result(timeout=60)) == want
+        with chaos.broken("prepare sim:1", "none left"), both.stopped("in Stop", 1):
+            chaos.kill("sim:1", both.ex)
         both.steps(3)
         assert both.ex.stats()["degraded"] == {"sim:0": ["cpu"], "sim:1": ["cpu"]}
         assert both.ex.stats()["plan"]["partitions"] == 1

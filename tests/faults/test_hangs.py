@@ -47,11 +47,8 @@ def test_a_step_that_passes_its_deadline_is_replayed_and_at_last_given_up() -> N
 def test_a_suspended_child_is_replaced_when_it_was_silent_for_too_long() -> None:
     with Beside(CHAIN, heartbeat_timeout_s=2.0, ray_options={"standbys": 1}) as both:
         both.steps(2)
-        with chaos.gate("partition 1, before run") as gate:
-            future, want = both.submit()
-            gate.wait_reached()
+        with both.stopped("partition 1, before run"):
             chaos.suspend("cpu", both.ex)  # while it has a step, and
-        assert bits(future.result(timeout=100)) == want
         chaos.suspend("sim:0", both.ex)  # while it has none
         both.step()
         assert both.recovery()["losses"] == 2
@@ -66,11 +63,8 @@ def test_one_of_this_machine_is_seen_to_be_stopped_long_before_it_was_silent_for
         both.bind(capacity=64)
         both.ready()
         both.steps(2)
-        with chaos.gate("in Stop") as gate:
-            future, want = both.submit(1)
-            gate.wait_reached()
+        with both.stopped("in Stop", 1, within_s=20):
             chaos.suspend("sim:0", both.ex)
-        assert bits(future.result(timeout=20)) == want
         chaos.suspend("cpu", both.ex)
         for ex in (both.ex, both.calm):
             ex.rewind_state(1)  # which waits for it, and keeps everyone else from children
@@ -113,13 +107,10 @@ def test_a_kernel_that_keeps_the_interpreter_is_not_taken_for_a_stopped_process(
 
 def test_a_child_that_computes_for_long_and_one_that_waits_for_it_are_not_silent() -> None:
     with Beside(CHAIN, heartbeat_timeout_s=2.0) as both:
-        with chaos.gate("in Stop") as gate:
-            future, want = both.submit()
-            gate.wait_reached()
+        with both.stopped("in Stop"):
             children = both.ex._children
             assert isinstance(children, RayChildren)
             until(
                 lambda: all(m.heard >= 6 for m in children._held.members.values())
             )  # of which 4 would be too long
-        assert bits(future.result(timeout=100)) == want
         assert both.recovery()["losses"] == 0
