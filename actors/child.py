@@ -19,6 +19,7 @@ from actors.devices import hide_devices
 from actors.parcels import NewBank, Wire, pack, unpack
 from actors.threads import set_threads, thread_counts
 from actors.turn import Turn
+from actors.unneeded import keep_out, let_in
 from hetero.errors import ProgramError, TransportError
 from hetero.extensions.registry import load_modules
 from hetero.kernels import load_all
@@ -61,6 +62,7 @@ class ChildActor:
     """
 
     def __init__(self) -> None:
+        keep_out()
         self._devices = hide_devices()
         self._child: ChildExecutor | None = None
         self._turn = Turn()
@@ -81,6 +83,7 @@ class ChildActor:
 
         That takes a tenth of a second; what this machine has not compiled yet is left to the child that needs it.
         """
+        let_in()
         import_module("hetero.planner.codec")
         import_module("hetero.providers.cpu")
         import_module("actors.channels.child")
@@ -100,18 +103,23 @@ class ChildActor:
         weight_names: Sequence[Sequence[str]],
         *weights: Content,
     ) -> dict[str, Any]:
-        """Become child `index` of the plan, in its incarnation `generation`.
+        """Become child `index` of the plan, in its incarnation `generation`. One that is it already keeps its device,
+        and the caller's buffers there, alone.
 
         `weights[k]` leads to the arrays of `weight_names[k]`, which stay shared. `gates`: what `chaos.join` takes.
         Returns where and how it runs: pid, node_id, visible_devices, threads, library_threads, and counters.
         Raises: PlanError, ProviderError, ProgramError; NotHereError where files of weights cannot be reached.
         """
+        let_in()
         chaos.join(gates)
         set_threads(threads)
         plan = Plan.from_bytes(plan_bytes.tobytes(), checked=True)
         chaos.reach(f"prepare {plan.providers[index].name}")
         named = arrived(weight_names, weights)
-        child = ChildExecutor(create(plan.providers[index]), options)
+        self.close_channels()
+        self._forget_copies()
+        self._failed.clear()
+        child, self._child = self._child or ChildExecutor(create(plan.providers[index]), options), None
         try:
             child.prepare(assignment(plan, index), named)
         except BaseException:

@@ -38,10 +38,7 @@ WAIT = (
 )
 """Newer versions of Ray can be told to wait until its processes are gone."""
 
-_NO_CLIENT = (
-    "it can neither watch actors (no streaming calls) nor share objects with this process. Run the program on a machine"
-    " of the cluster, as `ray job submit` does, with host:port or auto for an address"
-)
+_NO_CLIENT = "children are driven from within the cluster; HeterogeneousExecutor goes there by itself"
 _REACH_S = 5.0
 _gcs: Any = _raylet  # compiled, and without types
 _client: Any = client.ray

@@ -69,12 +69,19 @@ class RestartFailed:
 
 
 @dataclass(frozen=True, slots=True)
-class ChildMoved:
-    """There is room elsewhere for a child that could not be brought back; it is of this kind now."""
+class Replanned:
+    """There is a plan without a child that could not be brought back. `children`: those that have a part in it, new
+    ones among them, and the kind of standby that can replace each."""
+
+    children: tuple[tuple[str, str], ...]
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class ChildRetired:
+    """A child has no part in the plan any more."""
 
     child: str
-    kind: str
-    at_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,9 +148,9 @@ class Closed:
 
 
 Event: TypeAlias = (
-    ActorLost | HeartbeatMissed | DeadlinePassed | NodeLost | ChildPrepared | RestartFailed | ChildMoved
-    | StepsReplayed | StepLaunched | StepFinished | StepDropped | StateBegan | StateEnded | CheckpointSettled
-    | CheckpointLost | StandbyReady | StandbyLost | Closed
+    ActorLost | HeartbeatMissed | DeadlinePassed | NodeLost | ChildPrepared | RestartFailed | Replanned
+    | ChildRetired | StepsReplayed | StepLaunched | StepFinished | StepDropped | StateBegan | StateEnded
+    | CheckpointSettled | CheckpointLost | StandbyReady | StandbyLost | Closed
 )  # fmt: skip
 
 
@@ -172,6 +179,14 @@ class Promote:
     child: str
     generation: int
     kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class PrepareAnew:
+    """Have a child that lives forget all that it has, and prepare it as a new incarnation, by the present plan."""
+
+    child: str
+    generation: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +221,7 @@ class GiveUp:
 
 @dataclass(frozen=True, slots=True)
 class Failover:
-    """This child cannot be brought back."""
+    """This child cannot be brought back: what is there to do without it?"""
 
     child: str
     cause: str
@@ -220,5 +235,14 @@ class TakeCheckpoint:
 
 
 Command: TypeAlias = (
-    Fence | Start | Promote | StartStandby | Restore | Replay | GiveUp | Failover | TakeCheckpoint
+    Fence
+    | Start
+    | Promote
+    | PrepareAnew
+    | StartStandby
+    | Restore
+    | Replay
+    | GiveUp
+    | Failover
+    | TakeCheckpoint
 )

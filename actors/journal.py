@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -21,6 +21,22 @@ class RayParcel:
     given: bool = False
     bank: Any = None
     """A reference to the elements that its sequences put aside."""
+    parts: tuple[tuple[RayParcel, int], ...] | None = None
+    """Where its values come from, each a place in another parcel, if the step goes by another plan than it was begun
+    with."""
+
+    def sources(self) -> list[tuple[RayParcel, int | None]]:
+        """The parcels in which its values come; with None this one as it is."""
+        if self.parts is None:
+            return [(self, None)]
+        found: list[tuple[RayParcel, int | None]] = []
+        for parcel, place in self.parts:
+            inner = parcel.parts
+            while inner is not None:
+                parcel, place = inner[place]
+                inner = parcel.parts
+            found.append((parcel, place))
+        return found
 
 
 @dataclass(slots=True, eq=False)
@@ -142,6 +158,29 @@ class Journal:
                 self.base, self.base_step, self.beginning = {}, None, dict(self.bound)
                 return True
         return False
+
+    def rehomed(self, bound: Callable[[Sequence[StateSpec]], Sequence[StateBound]]) -> None:
+        """The states lie on other children from now on, as `bound` says: what the journal has of them is told to these.
+        `base` is the caller's to change."""
+        told: dict[int, tuple[StateSpec, ...]] = {}
+        entries: list[Entry] = []
+        for entry in self._entries:
+            if isinstance(entry, StepRecord):
+                entries.append(entry)
+            elif isinstance(entry, StateBound):
+                told[entry.child] = entry.specs
+                changed = {b.child for b in bound(entry.specs)}
+                everything = bound([s for specs in told.values() for s in specs])
+                entries += (b for b in everything if b.child in changed)
+            else:
+                specs = self.bound[entry.child].specs if entry.child in self.bound else ()
+                entries += (StateChanged(b.child, entry.change) for b in bound(specs))
+        self._entries = entries
+
+        def together(states: Mapping[int, StateBound]) -> dict[int, StateBound]:
+            return {b.child: b for b in bound([s for each in states.values() for s in each.specs])}
+
+        self.bound, self.beginning = together(self.bound), together(self.beginning)
 
     def checkpointed(self, step: int, base: dict[int, tuple[Any, ...]]) -> None:
         """The state after `step` is in `base`: what came until then is not needed any more."""

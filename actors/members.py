@@ -78,21 +78,26 @@ class Member:
         ended = self.ended()
         ray.kill(self.actor, no_restart=True)
         if not ended and self.facts.get("node_id") == node_id():
-            with suppress(ProcessLookupError, PermissionError):
-                os.kill(self.facts["pid"], signal.SIGKILL)
+            self.end_process()
+
+    def end_process(self) -> None:
+        """SIGKILL: it is a process of this machine. Its end is noticed as any other."""
+        with suppress(ProcessLookupError, PermissionError):
+            os.kill(self.facts["pid"], signal.SIGKILL)
 
 
 class Held:
     """What an executor holds of Ray, apart from the object that callers see, so that both can be let go of.
 
-    `plans` (per child) and `weights` are what children are prepared from: Ray does not keep an actor's
-    arguments. `homes`: the bundle of each child.
+    `plan` (its bytes) and `weights` are what children are prepared from: Ray does not keep an actor's arguments.
+    `numbers`: of children, by device. `homes`: the bundle of each child.
     """
 
     def __init__(self, roads: Roads) -> None:
         self.roads = roads
         self.lease: RayLease | None = None
         self.groups: list[PlacementGroup] = []
+        self.numbers: dict[str, int] = {}
         self.homes: dict[int, Home] = {}
         self.members: dict[int, Member] = {}
         self.standbys: dict[str, list[Member]] = {}
@@ -100,7 +105,7 @@ class Held:
         self.over = threading.Event()
         self.wishes: dict[int, Wish] = {}
         self.threads: dict[int, int] = {}
-        self.plans: dict[int, Any] = {}
+        self.plan: Any = None
         self.gates = chaos.directory()
         self.weights: SharedWeights | None = None
         self._lock = threading.Lock()
@@ -119,7 +124,7 @@ class Held:
         member = self.members[child]
         return member.actor.prepare.remote(
             member.generation,
-            self.plans[child],
+            self.plan,
             child,
             options,
             self.threads[child],
@@ -140,9 +145,9 @@ class Held:
                     return self.prepare(child, options)
         return prepared
 
-    def child(self, device: str) -> int:
-        """The number of the child that was first on this device."""
-        return next(k for k, m in self.members.items() if m.device == device)
+    def member(self, device: str) -> Member | None:
+        """The present incarnation of the child on this device, or the last; None before the first."""
+        return self.members.get(self.numbers[device])
 
     def devices(self) -> Mapping[str, str]:
         """Actor id -> device."""
@@ -162,7 +167,7 @@ class Held:
         finally:
             self.members.clear()
             self.standbys.clear()
-            self.plans.clear()
+            self.plan = None
             self.weights = None
             lease.release()
 

@@ -1,4 +1,4 @@
-"""Does what the recovery machine says: ends, starts and prepares actors, restores state, gives steps out again."""
+"""Does what the recovery machine says, and tells it what has happened: who is gone, who hangs, whose step it was."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ import ray.exceptions as rex
 from actors.checkpoints import Checkpoints
 from actors.events import (
     ActorLost,
-    ChildMoved,
     Closed,
     Command,
     DeadlinePassed,
@@ -27,7 +26,9 @@ from actors.events import (
     GiveUp,
     HeartbeatMissed,
     NodeLost,
+    PrepareAnew,
     Promote,
+    Replanned,
     Replay,
     Restore,
     Start,
@@ -42,15 +43,15 @@ from actors.events import (
 )
 from actors.failures import NODE_GONE, dead_actor, how_it_went, is_death, root_cause
 from actors.heartbeats import listen
-from actors.journal import Call, Journal, StateBound, StateChanged, StepRecord, first_unfinished
+from actors.journal import Journal, StateBound, StateChanged, first_unfinished
 from actors.members import GONE_S, Held, Home, Member
 from actors.rebuilding import SETTLE_S, NotRestored, Rebuilding
 from actors.recovery import Recovery
 from actors.relocation import Relocation
+from actors.replaying import Replaying
 from actors.starting import Starting
 from hetero.errors import ChildDiedError, ClosedError, HeteroError, StateError, StepTimeoutError
 from hetero.options import RuntimeOptions
-from hetero.runtime.state_copy import joined
 from hetero.trace import Span
 
 log = logging.getLogger("hetero.recovery")
@@ -76,10 +77,15 @@ class Mending:
         self._spans: list[Span] = []
         self._given_up: dict[int, GiveUp] = {}
         self._timed_out: set[int] = set()
-        self.lost: dict[str, str] = {}
-        """Children that are lost for good, and why."""
+        self.lost: dict[str, HeteroError] = {}
+        """Children that are lost for good, and why nothing can be done without them."""
+        self.plans = 0
+        """How often children were given another plan."""
+        self.looks = 0
+        """How often processes of this machine were looked at."""
         self._last_cause: dict[str, str] = {}
         self._rebuilding = Rebuilding(journal)
+        self._replaying = Replaying(held, journal, self._rebuilding)
         self._forgotten: str | None = None
         """Why the state cannot be made again."""
 
@@ -153,8 +159,9 @@ class Mending:
         raise error.at(device=self._last_cause.get(given_up.cause), step=step)
 
     def _raise_lost(self) -> None:
-        for device, cause in self.lost.items():
-            raise ChildDiedError(f"child {device} died, and cannot be started again: {cause}", device=device)
+        for device, why in self.lost.items():
+            error = ChildDiedError(why.message, node=why.node, op=why.op, device=device)
+            raise error from why.__cause__
 
     # -- what has happened ---------------------------------------------------------------------------------------
     def notice(self) -> None:
@@ -258,7 +265,7 @@ class Mending:
         """A child has not given a sign of life for too long."""
         if self._current(member) and not member.ended():
             self.muster()
-            step = self._running(self._held.child(member.device))
+            step = self._running(self._held.numbers[member.device])
             cause = f"it gave no sign of life for {self._options.heartbeat_timeout_s:g} s"
             self._last_cause[cause] = member.device
             self.do(HeartbeatMissed(member.device, member.generation, time.monotonic(), step, cause))
@@ -280,7 +287,7 @@ class Mending:
             if not there or any(isinstance(e, NodeLost) and e.node == node for e in events):
                 continue
             self.muster()
-            steps = [self._running(self._held.child(m.device)) for m in there]
+            steps = [self._running(self._held.numbers[m.device]) for m in there]
             step = min((s for s in steps if s is not None), default=None)
             self._last_cause[cause] = there[0].device
             lost = tuple((m.device, m.generation) for m in there)
@@ -291,7 +298,7 @@ class Mending:
         if not self._current(member):
             return []
         self.muster()
-        step = self._running(self._held.child(member.device))
+        step = self._running(self._held.numbers[member.device])
         self._last_cause[cause] = member.device
         return [ActorLost(member.device, member.generation, time.monotonic(), step, cause)]
 
@@ -366,7 +373,7 @@ class Mending:
             case StartStandby(kind):
                 self._starting.start_standby(kind)
             case Restore():
-                self._restore()
+                self._replaying.restore()
             case Replay(epoch, _, open_steps):
                 self._replay(open_steps)
                 return self.machine.handle(StepsReplayed(epoch))
@@ -374,17 +381,37 @@ class Mending:
                 log.warning("step %d is given up after %d deaths: %s", step, command.deaths, command.cause)
                 self._given_up[step] = command
                 self._journal.drop(step)
+            case PrepareAnew(device, generation):
+                self._starting.prepare_anew(device, generation)
             case Failover(device, cause):
-                child = self._held.child(device)
-                if self.relocation is not None and self.relocation.move(child, cause):
-                    kind = self._held.wishes[child].kind
-                    return self.machine.handle(ChildMoved(device, kind, time.monotonic()))
-                log.error("child %s cannot be started again: %s", device, cause)
-                self.lost[device] = cause
-                self._starting.forget()
+                return self._go_without(device, cause)
             case TakeCheckpoint(step):
                 self._checkpoints.take(step, self._journal.bound)
         return ()
+
+    def _go_without(self, device: str, cause: str) -> Sequence[Command]:
+        assert self.machine is not None, "only with recovery"
+        text = f"child {device} died, and cannot be started again: {cause}"
+        try:
+            if self.relocation is None:
+                raise ChildDiedError(text)
+            children = self.relocation.without(self._held.numbers[device], cause)
+        except HeteroError as why:
+            log.error("%s; %s", text, why)
+            error = ChildDiedError(
+                text if why.message == text else f"{text}; {why.message}", node=why.node, op=why.op
+            )
+            error.__cause__ = why
+            self.lost[device] = error
+            self._starting.forget()
+            return ()
+        self.plans += 1
+        self.lost.clear()
+        todo = self.machine.handle(Replanned(children, time.monotonic()))
+        here = {self._held.numbers[name] for name, _ in children}
+        for child in [k for k in self._held.members if k not in here]:
+            self._held.members.pop(child).kill()
+        return todo
 
     def take_spans(self) -> list[Span]:
         """The losses since the last call: from when each was noticed until its steps were given out again."""
@@ -394,69 +421,23 @@ class Mending:
 
     def _fence(self, device: str, generation: int) -> None:
         self._noticed.setdefault(device, time.perf_counter())
-        member = self._held.members[self._held.child(device)]
+        member = self._held.member(device)
         self._starting.forget(device)
         self._checkpoints.forget()
-        log.warning("child %s (generation %d) is gone; it is started anew", device, generation)
-        member.kill()
-
-    # -- replaying -----------------------------------------------------------------------------------------------
-    def _restore(self) -> None:
-        self._held.roads.pause()  # what children compute for channels ends before they are told anything more
-        journal = self._journal
-        self._rebuilding.begin()
-        for child, member in self._held.members.items():
-            if child in journal.base:
-                copy = ray.put(joined(journal.base[child]))
-                self._rebuilding.called(member, member.actor.restore_state.remote(member.generation, copy))
-            elif child in journal.beginning:
-                self._bind(member, journal.beginning[child])
+        if member is not None:
+            log.warning("child %s (generation %d) is gone", device, generation)
+            member.kill()
 
     def _replay(self, open_steps: Sequence[int]) -> None:
-        self._held.roads.pause()
-        journal = self._journal
-        self._rebuilding.replayed()
-        for step in open_steps:
-            journal.record(step).flight = None
-        steps = [record.step for record in journal.records()]
-        for member in self._held.members.values():
-            if steps:
-                member.actor.drop.remote(member.generation, *steps)
-        for entry in journal.entries():
-            if isinstance(entry, StepRecord):
-                self._issue_all(entry)
-                continue
-            member = self._held.members[entry.child]
-            if isinstance(entry, StateBound):
-                self._bind(member, entry)
-            else:
-                changed = member.actor.change_state.remote(member.generation, entry.change)
-                self._rebuilding.called(member, changed)
-        for step in open_steps:
-            self._issue_all(journal.record(step))
+        steps = self._replaying.replay(open_steps)
         noticed, self._noticed = self._noticed, {}
         if self._options.trace:
             now, replayed = time.perf_counter(), {"replayed_steps": steps}
+            first = min(open_steps, default=0)
             self._spans += [
-                Span(
-                    f"{device} replaced",
-                    "recovery",
-                    min(open_steps, default=0),
-                    start,
-                    now,
-                    "recovery",
-                    replayed,
-                )
+                Span(f"{device} replaced", "recovery", first, start, now, "recovery", replayed)
                 for device, start in noticed.items()
             ]
-
-    def _bind(self, member: Member, bound: StateBound) -> None:
-        bind = member.actor.bind_state.remote(member.generation, bound.specs, bound.withheld)
-        self._rebuilding.called(member, bind)
-
-    def _issue_all(self, record: StepRecord) -> None:
-        for call in record.calls:
-            issue(self._held.members[call.child], record.step, call)
 
     # -- state ---------------------------------------------------------------------------------------------------
     def bound(self, bound: StateBound) -> None:
@@ -480,27 +461,11 @@ class Mending:
         """What recovery has done, and which children it could not bring back."""
         if self.machine is None:
             return {}
-        return {**asdict(self.machine.counts), "lost": dict(self.lost), "journal": len(self._journal)}
-
-
-def issue(member: Member, step: int, call: Call) -> None:
-    """Make a call of a partition; its parcels and `done` are the new ones from now on."""
-    contents, banks = [p.content for p in call.receives], [p.bank for p in call.receives]
-    rare: dict[str, Any] = {}
-    if call.on_device is not None:
-        rare["on_device"] = call.on_device
-    if call.banked or any(bank is not None for bank in banks):
-        rare |= {"banks": banks, "banked": call.banked}  # in a list, references stay references
-    n_sends, n_returns = len(call.sends), len(call.sends) + len(call.banked)
-    refs = member.run(n_returns).remote(
-        member.generation, call.partition, step, call.graph_slot, *contents, **rare
-    )
-    sent = refs if n_returns > 1 else [refs]
-    for parcel, ref in zip(call.sends, sent[:n_sends], strict=False):
-        parcel.content = ref
-    for k, ref in zip(call.banked, sent[n_sends:], strict=False):
-        call.sends[k].bank = ref
-    call.done = sent[0]
+        return {
+            **asdict(self.machine.counts),
+            "lost": {name: why.message for name, why in self.lost.items()},
+            "journal": len(self._journal),
+        }
 
 
 def _is_done(ref: Any) -> bool:

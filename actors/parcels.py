@@ -21,6 +21,8 @@ Wire = list[Any]
 _NARROW, _OBJECTS, _SEQUENCE, _ELEMENT, _MAP, _RESIDENT, _BUFFER = (
     "narrow", "objects", "sequence", "element", "map", "resident", "buffer"
 )  # fmt: skip
+INLINE_BYTES = 64 << 10
+"""A parcel of the caller's up to this size travels inside the call; an object of its own would cost 1 ms more."""
 SEQUENCE_BYTES = 64 << 10
 """Of a sequence's elements: so many travel with it, since a reference costs more."""
 _USER_DEFINED = 2  # of dtype.isbuiltin: bfloat16 and its like

@@ -1,47 +1,43 @@
-"""Children as Ray actors: started all or none, called with references, brought back when they die."""
+"""Children as Ray actors: called with references, and brought back when they die."""
 
 from __future__ import annotations
 
 import logging
-import os
 import threading
-import time
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
-import numpy as np
 import ray
 import ray.exceptions as rex
 
 from actors import refs
+from actors.bringing_up import bring_up
 from actors.child import ChildActor, node_id
 from actors.cluster import ensure_ray
 from actors.elements import Elements, brought, senders_of
 from actors.failures import dead_actor, is_death, translated
 from actors.journal import Call, Journal, RayParcel, StateBound, StateChanged
 from actors.members import GONE_S, Held, Member
-from actors.mending import Mending, issue
-from actors.parcels import NewBank, pack, unpack
-from actors.relocation import Relocate, Relocation
-from actors.resources import RayOptions, Wish, reserve, wish
+from actors.mending import Mending
+from actors.parcels import INLINE_BYTES, NewBank, pack, unpack
+from actors.relocation import Relocation
+from actors.replaying import issue
+from actors.resources import RayOptions
 from actors.roads import ChannelFlight, Roads, Transport
-from actors.weights import SharedWeights
 from hetero.errors import ChildDiedError, ClosedError, HeteroError, StepTimeoutError, TransportError
 from hetero.options import RuntimeOptions
 from hetero.planner.plan import Plan
 from hetero.providers.base import ProviderConfig
 from hetero.runtime.child import Value, value_bytes
-from hetero.runtime.children import Children, ParcelRef, PlannedCall
+from hetero.runtime.children import Children, ParcelRef, PlannedCall, Planner, T
 from hetero.runtime.device_buffers import BufferChange
 from hetero.runtime.pins import Binding
 from hetero.runtime.state import StateChange, StateSpec
 from hetero.trace import Span
 from hetero.types import HostArray
 
-INLINE_BYTES = 64 << 10
-"""A parcel of the caller's up to this size travels inside the call; an object of its own would cost 1 ms more."""
 DRAIN_S = 5.0
 """How long `close` lets a child finish what it is doing."""
 _STATS_S = 1.0
@@ -59,6 +55,10 @@ class _Reported(logging.Filter):
 
 
 logging.getLogger("ray._private.worker").addFilter(_Reported())
+
+
+class _OtherPlanError(TransportError):
+    """A child was asked for what it had to do by a plan that is no more."""
 
 
 def _close_in_background(held: Held) -> None:
@@ -95,7 +95,7 @@ class RayChildren(Children):
         finalizer.atexit = False  # leaving Ray, which happens at exit, ends actors and placement groups too
 
     # -- starting ------------------------------------------------------------------------------------------------
-    def start(self, plan: Plan, weights: Mapping[str, HostArray], relocate: Relocate | None = None) -> None:
+    def start(self, plan: Plan, weights: Mapping[str, HostArray], planner: Planner | None = None) -> None:
         """As Children says.
 
         Raises: TransportError where Ray cannot be started, has no room for all children, or takes longer than
@@ -103,12 +103,20 @@ class RayChildren(Children):
         """
         options = self._ray_options
         held = self._held
-        self._mending.relocation = Relocation(held, self._options, options, relocate)
+        if planner is not None:
+            self._mending.relocation = Relocation(
+                held, self._journal, self._options, options, planner, self._drive
+            )
         held.lease = ensure_ray(
             address=options.address, store_bytes=options.store_bytes, log_to_driver=options.log_to_driver
         )
         try:
-            self._bring_up(plan, weights, held.lease.ours)
+            if plan.children:
+                spare = bring_up(held, plan, weights, self._options, options, ours=held.lease.ours)
+                if self._options.recover:
+                    self._mending.begin(spare)
+                self._drive(plan)
+                held.roads.start(lambda: {k: m.actor for k, m in held.members.items()})
         except rex.RayError as error:
             failure = translated(error, held.devices())
             held.close(0.0)
@@ -117,65 +125,10 @@ class RayChildren(Children):
             held.close(0.0)
             raise
 
-    def _bring_up(self, plan: Plan, weights: Mapping[str, HostArray], ours: bool) -> None:
-        held = self._held
-        indices = plan.children
-        if not indices:
-            return
-        deadline = time.monotonic() + (self._options.start_timeout_s or 1e9)
-        wishes = {k: wish(self._configs[k], self._ray_options, ours=ours) for k in indices}
-        kinds = {w.kind: w for w in wishes.values()}
-        spare = {kind: self._ray_options.standbys * [w] for kind, w in kinds.items()}
-        wanted = [*wishes.values(), *(w for each in spare.values() for w in each)]
-        group = reserve(wanted, self._ray_options, deadline - time.monotonic(), ours=ours)
-        held.groups.append(group)
-        held.wishes = wishes
-        held.threads = {k: self._threads(k, wishes, ours) for k in indices}
-        for bundle, k in enumerate(indices):
-            held.homes[k] = (group, bundle)
-            held.members[k] = held.start(wishes[k], held.homes[k])
-        held.plans = dict.fromkeys(indices, ray.put(np.frombuffer(plan.to_bytes(), np.uint8)))
-        needed = {k: plan.weights[k] for k in indices}
-        held.weights = SharedWeights(needed, weights, ray.put, map_files=self._options.map_weights)
-        preparing = {k: held.prepare(k, self._options) for k in indices}
-        for k, facts in self._await_ready(preparing, deadline).items():
-            held.members[k].watch(facts)
-        if self._options.recover:
-            free = ((group, bundle) for bundle in range(len(indices), len(wanted)))
-            self._mending.begin({kind: [next(free) for _ in each] for kind, each in spare.items()})
+    def _drive(self, plan: Plan) -> None:
+        """Steps go by this plan from now on."""
         self._elements.senders = senders_of(plan)
-        held.roads.start(plan, lambda: {k: m.actor for k, m in held.members.items()})
-
-    def _threads(self, child: int, wishes: Mapping[int, Wish], ours: bool) -> int:
-        config = self._configs[child]
-        wanted = dict(config.options).get("threads") or self._ray_options.threads_per_child
-        if wanted is not None:
-            return int(wanted)
-        if not ours or self._ray_options.cpus_per_child is not None:
-            return max(1, int(wishes[child].bundle.get("CPU", 1)))
-        if config.name.split(":")[0] != "cpu":
-            return 1
-        computing = sum(self._configs[k].name.split(":")[0] == "cpu" for k in wishes)
-        return max(1, len(os.sched_getaffinity(0)) // computing)
-
-    def _await_ready(self, preparing: Mapping[int, Any], deadline: float) -> dict[int, dict[str, Any]]:
-        preparing = dict(preparing)
-        try:
-            while True:
-                try:
-                    facts = ray.get(list(preparing.values()), timeout=max(0.0, deadline - time.monotonic()))
-                    return dict(zip(preparing, facts, strict=True))
-                except rex.RayTaskError:
-                    again = {k: self._held.prepared_again(k, r, self._options) for k, r in preparing.items()}
-                    if again == preparing:
-                        raise
-                    preparing = again
-        except rex.GetTimeoutError as cause:
-            _, late = ray.wait(list(preparing.values()), num_returns=len(preparing), timeout=0)
-            names = [self._configs[k].name for k, ref in preparing.items() if ref in late]
-            raise TransportError(
-                f"children {names} were not ready within {self._options.start_timeout_s:g} s", phase="prepare"
-            ) from cause
+        self._held.roads.plan = plan
 
     # -- running -------------------------------------------------------------------------------------------------
     def launching(self, step: int) -> AbstractContextManager[object]:
@@ -274,7 +227,8 @@ class RayChildren(Children):
                 awaited = {}
                 if flight is None:
                     self._check(open_only=True)
-                    awaited = self._awaited(step, parcels)
+                    sources = [parcel.sources() for parcel in parcels]
+                    awaited = self._awaited(step, {id(p): p for each in sources for p, _ in each})
             try:
                 if flight is not None:
                     came = flight.get(timeout_s)
@@ -291,18 +245,25 @@ class RayChildren(Children):
         self._held.roads.succeeded()
         found = dict(zip(awaited, wires, strict=True))
         del wires
-        out = []
-        for k, parcel in enumerate(parcels):  # each leaves the store as soon as it is copied
-            awaited.pop(k, None)
-            content = found.pop(k) if k in found else parcel.content
-            out.append(unpack(content, own=True, bank=parcel.bank))
+        arrived: dict[int, list[Value]] = {}
+        for parcel in (p for each in sources for p, _ in each):
+            if id(parcel) not in arrived:  # each leaves the store as soon as it is copied
+                awaited.pop(id(parcel), None)
+                content = found.pop(id(parcel), parcel.content)
+                arrived[id(parcel)] = unpack(content, own=True, bank=parcel.bank)
+        out = [
+            arrived[id(each[0][0])]
+            if each[0][1] is None
+            else [arrived[id(p)][k] for p, k in each if k is not None]
+            for each in sources
+        ]
         self._elements.lent(out)
         return out
 
-    def _awaited(self, step: int, parcels: Sequence[ParcelRef]) -> dict[int, Any]:
-        """The references to wait for, by index in `parcels`; below 0 those of calls from which nothing comes back, but
+    def _awaited(self, step: int, sources: Mapping[int, RayParcel]) -> dict[int, Any]:
+        """The references to wait for, by the parcel's id; below 0 those of calls from which nothing comes back, but
         a step is only good when they have ended well."""
-        arriving = {k: p.content for k, p in enumerate(parcels) if isinstance(p.content, ray.ObjectRef)}
+        arriving = {k: p.content for k, p in sources.items() if isinstance(p.content, ray.ObjectRef)}
         silent = [call.done for call in self._journal.record(step).calls if not call.sends]
         return {**arriving, **{-1 - k: ref for k, ref in enumerate(silent)}}
 
@@ -385,15 +346,32 @@ class RayChildren(Children):
         return {name: array.copy() for name, array in changed.items()}  # not the object store's
 
     def change_buffer(self, child: int, change: BufferChange) -> HostArray | None:
-        found: HostArray | None = self._ask(child, "change_buffer", change)
+        found: HostArray | None = self._ask(child, "change_buffer", change, by_plan=False)
         return None if found is None else found.copy()  # not the object store's
 
-    def _ask(self, child: int, method: str, *arguments: Any) -> Any:
-        """Call a child between steps, and wait. Raises: what the child raised, ChildDiedError."""
+    def placed(self, act: Callable[[], T]) -> T:
+        with self._mending.lock:
+            while True:
+                plans = self._mending.plans
+                try:
+                    return act()
+                except _OtherPlanError:
+                    if plans == self._mending.plans:
+                        raise
+
+    def _ask(self, child: int, method: str, *arguments: Any, by_plan: bool = True) -> Any:
+        """Call a child between steps, and wait. `by_plan`: it is the child to ask under the plan as it is now.
+
+        Raises: what the child raised; ChildDiedError; _OtherPlanError where the plan has become another.
+        """
+        plans = self._mending.plans
         while True:
             self._check()
             self._mending.check(0)
-            epoch, member = self._mending.epoch, self._held.members[child]
+            epoch, member = self._mending.epoch, self._held.members.get(child)
+            if member is None or (by_plan and plans != self._mending.plans):
+                name = self._configs[child].name
+                raise _OtherPlanError(f"{name} is lost, and its nodes are elsewhere", device=name)
             try:
                 return ray.get(getattr(member.actor, method).remote(member.generation, *arguments))
             except rex.RayError as error:
@@ -465,7 +443,8 @@ class RayChildren(Children):
 
     def _facts(self, member: Member, *, answered: bool) -> dict[str, Any]:
         died = self._dead.get(member.device)
-        why = self._mending.lost.get(member.device) if died is None else died.message
+        lost = died or self._mending.lost.get(member.device)
+        why = None if lost is None else lost.message
         alive = why is None and not member.ended()
         out = {"alive": alive, "answered": answered and alive, **member.facts, **member.counters}
         return out if why is None else {**out, "error": why}
@@ -487,6 +466,11 @@ class RayChildren(Children):
                 if not is_death(error):
                     raise self._failure(error)  # noqa: B904 - `translated` has set the cause
         return spans
+
+    def abandon(self) -> None:
+        """Stop every child at once, whatever it is doing, and let go of the cluster."""
+        self._closed = self._mending.closed = True
+        self._held.close(0.0)
 
     def close(self) -> None:
         if not self._closed:

@@ -15,8 +15,8 @@ from actors.events import (
     ActorLost,
     CheckpointLost,
     CheckpointSettled,
-    ChildMoved,
     ChildPrepared,
+    ChildRetired,
     Closed,
     Command,
     DeadlinePassed,
@@ -26,7 +26,9 @@ from actors.events import (
     GiveUp,
     HeartbeatMissed,
     NodeLost,
+    PrepareAnew,
     Promote,
+    Replanned,
     Replay,
     RestartFailed,
     Restore,
@@ -50,7 +52,7 @@ _HISTORY = 32
 
 
 # -- states ------------------------------------------------------------------------------------------------------
-State = Literal["ready", "starting", "prepared", "lost", "closed"]
+State = Literal["ready", "starting", "prepared", "lost", "retired", "closed"]
 
 NEXT: dict[tuple[State, type[Any]], State] = {
     ("ready", ActorLost): "starting",
@@ -61,7 +63,15 @@ NEXT: dict[tuple[State, type[Any]], State] = {
     ("starting", ActorLost): "starting",
     ("starting", RestartFailed): "starting",
     ("starting", Failover): "lost",
-    ("lost", ChildMoved): "starting",
+    ("ready", Replanned): "starting",
+    ("starting", Replanned): "starting",
+    ("prepared", Replanned): "starting",
+    ("retired", Replanned): "starting",
+    ("ready", ChildRetired): "retired",
+    ("starting", ChildRetired): "retired",
+    ("prepared", ChildRetired): "retired",
+    ("lost", ChildRetired): "retired",
+    ("retired", ChildRetired): "retired",
     ("prepared", ActorLost): "starting",
     ("prepared", HeartbeatMissed): "starting",
     ("prepared", DeadlinePassed): "starting",
@@ -71,6 +81,7 @@ NEXT: dict[tuple[State, type[Any]], State] = {
     ("starting", Closed): "closed",
     ("prepared", Closed): "closed",
     ("lost", Closed): "closed",
+    ("retired", Closed): "closed",
 }
 
 
@@ -136,8 +147,8 @@ class Recovery:
 
     @property
     def running(self) -> bool:
-        """Whether every child is ready, so that steps may be launched."""
-        return all(c.state == "ready" for c in self._by_name.values())
+        """Whether every child that has a part in the plan is ready, so that steps may be launched."""
+        return all(c.state in ("ready", "retired") for c in self._by_name.values())
 
     @property
     def lost(self) -> list[str]:
@@ -175,11 +186,8 @@ class Recovery:
                     Fence(event.child, event.generation),
                     *self._restart(event.child, event.at_s, event.cause),
                 ]
-            case ChildMoved():
-                self._move(event.child, event)
-                child = self._by_name[event.child]
-                child.kind, child.failures = event.kind, 0
-                return self._start(event.child, event.at_s)
+            case Replanned():
+                return self._replanned(event)
             case StepsReplayed():
                 return self._replayed(event)
             case StepDropped():
@@ -263,12 +271,36 @@ class Recovery:
         self.counts.restarts += 1
         return [Start(name, child.generation, at_s)]
 
+    def _replanned(self, event: Replanned) -> list[Command]:
+        """Everyone begins anew by the other plan: who lives is prepared again where it is."""
+        commands: list[Command] = []
+        taking_part = dict(event.children)
+        self.epoch += 1
+        for name, child in self._by_name.items():
+            if child.state == "starting" or (
+                name not in taking_part and child.state in ("ready", "prepared")
+            ):
+                commands.append(Fence(name, child.generation))
+            if name not in taking_part:
+                self._move(name, ChildRetired(name))
+        for name, kind in taking_part.items():
+            child = self._by_name.setdefault(name, _Child(kind, "retired", generation=0))
+            lives = child.state in ("ready", "prepared")
+            self._move(name, event)
+            child.kind = kind
+            if lives:
+                child.generation += 1
+                commands.append(PrepareAnew(name, child.generation))
+            else:
+                commands += self._start(name, event.at_s)
+        return commands
+
     # -- coming back ---------------------------------------------------------------------------------------------
     def _prepared(self, event: ChildPrepared) -> list[Command]:
         if self._is_stale(event.child, event.generation):
             return []
         self._move(event.child, event)
-        if not all(c.state in ("ready", "prepared") for c in self._by_name.values()):
+        if not all(c.state in ("ready", "prepared", "retired") for c in self._by_name.values()):
             return []
         return self._again()
 
@@ -320,7 +352,7 @@ class Recovery:
     # -- helpers -------------------------------------------------------------------------------------------------
     def _is_stale(self, name: str, generation: int) -> bool:
         child = self._by_name[name]
-        stale = generation != child.generation or child.state in ("lost", "closed")
+        stale = generation != child.generation or child.state in ("lost", "retired", "closed")
         self.counts.stale_events += stale
         return stale
 

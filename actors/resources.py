@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -109,6 +110,25 @@ def wish(config: ProviderConfig, options: RayOptions, *, ours: bool) -> Wish:
         bundle.update(options.resources.get(key, {}))
         labels.update(options.labels.get(key, {}))
     return Wish(config.name, bundle, labels)
+
+
+def threads_of(
+    configs: Sequence[ProviderConfig], wishes: Mapping[int, Wish], options: RayOptions, *, ours: bool
+) -> dict[int, int]:
+    """How many threads the libraries of each child have, by its number: pure, but for the cores of this machine."""
+    computing = sum(configs[k].name.split(":")[0] == "cpu" for k in wishes)
+    found = {}
+    for child, wanted in wishes.items():
+        asked = dict(configs[child].options).get("threads") or options.threads_per_child
+        if asked is not None:
+            found[child] = int(asked)
+        elif not ours or options.cpus_per_child is not None:
+            found[child] = max(1, int(wanted.bundle.get("CPU", 1)))
+        elif configs[child].name.split(":")[0] != "cpu":
+            found[child] = 1
+        else:
+            found[child] = max(1, len(os.sched_getaffinity(0)) // computing)
+    return found
 
 
 def reserve(wishes: Sequence[Wish], options: RayOptions, timeout_s: float, *, ours: bool) -> PlacementGroup:

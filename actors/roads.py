@@ -52,6 +52,7 @@ class Roads:
 
     `transport`: "channels" opens them when told to and raises where that fails; "auto" opens them by itself after
     STEADY_STEPS good steps, and goes back to objects for good where it cannot, or where they break while all live.
+    `plan`: the one by which children are prepared when channels are opened.
     """
 
     def __init__(self, transport: Transport) -> None:
@@ -59,17 +60,17 @@ class Roads:
         self.generation = 0
         self._channel: DriverChannel | None = None
         self._actors: Callable[[], Mapping[int, Any]] = dict
-        self._plan: Plan | None = None
+        self.plan: Plan | None = None
         self._steady = 0
         self._cuts = 0
         self._reason: str | None = None if transport != "objects" else "asked for"
 
-    def start(self, plan: Plan, actors: Callable[[], Mapping[int, Any]]) -> None:
+    def start(self, actors: Callable[[], Mapping[int, Any]]) -> None:
         """The children are prepared. `actors`: the actor of each child, as it is when channels are opened.
 
         Raises: TransportError where channels were asked for and cannot be had.
         """
-        self._plan, self._actors = plan, actors
+        self._actors = actors
         if self.transport == "channels":
             self.open()
 
@@ -78,10 +79,10 @@ class Roads:
 
         Call it again after children were replaced. Raises: TransportError where a channel cannot be had.
         """
-        assert self._plan is not None, "channels are opened once the children are prepared"
+        assert self.plan is not None, "channels are opened once the children are prepared"
         self._let_go()
         self.generation += 1
-        routes = driver_routes(self._plan)
+        routes = driver_routes(self.plan)
         actors = {k: actor for k, actor in self._actors().items() if k in routes.children}
         channel = DriverChannel(self.generation, node_address(), routes)
         deadline = time.monotonic() + OPEN_S

@@ -74,6 +74,11 @@ class Starting:
         now = time.monotonic()
         self._coming[device] = _Coming(generation, now, now + self._patience_s, standby)
 
+    def prepare_anew(self, device: str, generation: int) -> None:
+        """Make the child that is there the next incarnation."""
+        member, now = self._held.member(device), time.monotonic()
+        self._coming[device] = _Coming(generation, now, now + self._patience_s, member)
+
     def forget(self, device: str | None = None) -> None:
         """Do not wait for a child any more; None: for any."""
         for name in list(self._coming) if device is None else [device]:
@@ -95,10 +100,10 @@ class Starting:
         return self._too_late()
 
     def _start(self, device: str, coming: _Coming) -> None:
-        held, child = self._held, self._held.child(device)
+        held, child = self._held, self._held.numbers[device]
         home = held.homes[child]
         member = coming.standby or held.start(held.wishes[child], home)
-        if coming.standby is not None:
+        if coming.standby is not None and coming.standby.home != home:
             self._free.setdefault(held.wishes[child].kind, []).append(home)
             held.homes[child] = coming.standby.home
         self._looked_s = time.monotonic()  # most are there before it is time for a look
@@ -107,7 +112,7 @@ class Starting:
         coming.ready = held.prepare(child, self._options)
 
     def _arrived(self, device: str) -> Event | None:
-        held, child = self._held, self._held.child(device)
+        held, child = self._held, self._held.numbers[device]
         coming, member = self._coming[device], held.members[child]
         try:
             facts = ray.get(coming.ready)
@@ -135,7 +140,7 @@ class Starting:
         if now - self._looked_s >= _LOOK_S:
             self._looked_s = now
             for device, coming in self._coming.items():
-                missing = lacking([self._held.wishes[self._held.child(device)]])
+                missing = lacking([self._held.wishes[self._held.numbers[device]]])
                 if missing and coming.ready is not None:
                     return self._failed(device, f"the cluster has too little {missing} left")
         return None

@@ -44,13 +44,23 @@ class SharedWeights:
         map_files: bool = True,
     ) -> None:
         """`put` stores one wire form and returns its reference. Raises: ProgramError for a weight that is missing."""
+        self._weights, self._put, self._map_files = weights, put, map_files
+        self._spools: list[Spool] = []
+        self._elsewhere: set[int] = set()
+        self.refs: dict[tuple[str, ...], Any] = {}
+        """Of the groups that were put, by their names."""
+        self.need(needed)
+
+    def need(self, needed: Mapping[int, Sequence[str]]) -> None:
+        """From now on children need these. Raises: ProgramError for a weight that is missing."""
+        weights = self._weights
         names = list(dict.fromkeys(n for each in needed.values() for n in each))
         missing = sorted(set(names) - set(weights))
         if missing:
             raise ProgramError(f"no weights given for {missing[:5]}")
-        self._weights, self._put = weights, put
-        self._spool = _spooled(names, weights) if map_files else None
-        self._files = _files(names, weights) if map_files else {}
+        if self._map_files and (spool := _spooled(names, weights)) is not None:
+            self._spools.append(spool)
+        self._files = _files(names, weights) if self._map_files else {}
         sizes = {n: value_bytes(weights[n]) for n in names}
         self.stored, self.mapped = (
             group_weights(
@@ -58,11 +68,10 @@ class SharedWeights:
             )
             for there in (False, True)
         )
-        self.refs: dict[tuple[str, ...], Any] = {}
-        """Of the groups that were put, by their names."""
+        groups = [group for group, _ in (*self.stored, *self.mapped)]
+        self.refs = {group: ref for group, ref in self.refs.items() if group in groups}
         for group, _ in self.stored:
             self._ref(group)
-        self._elsewhere: set[int] = set()
 
     def of(self, child: int) -> tuple[tuple[tuple[str, ...], ...], tuple[Any, ...]]:
         """(names, what the actor gets) of the groups that a child needs, in step with each other."""

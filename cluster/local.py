@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import signal
+import socket
 import tempfile
 import threading
 from collections.abc import Mapping, Sequence
@@ -56,6 +57,7 @@ class LocalCluster:
         token: whether only holders of a token, random and written to no file, may talk to it. Ray listens on all
             interfaces of the machine.
         connect: connect this process.
+        client: take Ray Clients as well (`client_address`); that needs `ray[client]`.
 
     A dead node is noticed within about 2 s. Not thread-safe.
     Raises: OptionError for values that cannot be meant; TransportError where Ray does not start, or this process is
@@ -73,6 +75,7 @@ class LocalCluster:
         store_bytes: int = STORE_BYTES,
         token: bool = True,
         connect: bool = True,
+        client: bool = False,
     ) -> None:
         if nodes < 1:
             raise OptionError(f"a cluster has at least one node, not {nodes}", operand="nodes")
@@ -89,6 +92,7 @@ class LocalCluster:
         self._resources = [dict(row) for row in resources]
         self._token = token
         self._connect = connect
+        self._client_port = free_port() if client else None
         self._cluster: Any = None
         self._directory: Path | None = None
         self._environment: dict[str, str | None] = {}
@@ -139,6 +143,8 @@ class LocalCluster:
                 ray.shutdown(**WAIT)
             if cluster is not None:
                 self._family.add(node.raylet_pid for node in nodes)
+                servers = cluster.head_node.all_processes.get("ray_client_server", ())
+                self._family.add(server.process.pid for server in servers)
                 # The head last. Nothing on them is worth a grace period.
                 for node in reversed(cluster.list_all_nodes()):
                     cluster.remove_node(node, allow_graceful=False)
@@ -183,6 +189,13 @@ class LocalCluster:
         return str(self._running().address)
 
     @property
+    def client_address(self) -> str:
+        """ray://host:port, for Ray Client. Raises: OptionError where the cluster was made without `client`."""
+        if self._client_port is None:
+            raise OptionError("this cluster takes no Ray Clients: make it with client=True", operand="client")
+        return f"ray://{self.address.rpartition(':')[0]}:{self._client_port}"
+
+    @property
     def nodes(self) -> tuple[LocalNode, ...]:
         """The nodes that were neither removed nor killed, by number."""
         return tuple(self._nodes[number] for number in sorted(self._nodes))
@@ -217,6 +230,7 @@ class LocalCluster:
         if number == 0:
             given["_system_config"] = dict(HEALTH_CHECKS)
             given["include_dashboard"] = False
+            given["ray_client_server_port"] = self._client_port
         made = cluster.add_node(wait, **given)
         processes = made.all_processes["raylet"]
         node = LocalNode(number, str(made.node_id), int(processes[0].process.pid), made)
@@ -251,6 +265,13 @@ class LocalCluster:
         if self._cluster is None:
             raise ClosedError("this cluster is not running", phase="transport")
         return self._cluster
+
+
+def free_port() -> int:
+    """A port that nobody listens on at the moment."""
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        return int(probe.getsockname()[1])
 
 
 def _set(name: str, value: str | None) -> None:

@@ -3,14 +3,15 @@ are."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from hetero.errors import InputError, StateError
-from hetero.planner.plan import CALLER, Plan
+from hetero.planner.homes import home_of, withheld
+from hetero.planner.plan import Plan
 from hetero.program.program import Port, has_port
 from hetero.runtime.children import Children
 from hetero.runtime.state import StateChange, StateSpec
@@ -41,17 +42,23 @@ class BoundState:
     """The state pairs of one executor. Steps take turns: the executor holds a lock around `feeds` to `took`.
 
     A pair whose input is read on the child that makes its output, in every variant of the plan, stays there, and grows
-    in place. Others are carried by the executor from step to step, like any output that is fed back.
+    in place. Others are carried by the executor from step to step, like any output that is fed back. Where the plan
+    changes, what stayed on a child stays on one, maybe another.
     """
 
     def __init__(
-        self, plan: Plan, children: Children, pairs: Mapping[str, str], capacity: int | None
+        self,
+        planned: Callable[[], Plan],
+        children: Children,
+        pairs: Mapping[str, str],
+        capacity: int | None,
     ) -> None:
-        """`capacity`: rows of the buffers that grow, and any other extent that follows from no feed.
+        """`planned`: the plan as it is. `capacity`: rows of the buffers that grow, and any other extent that follows
+        from no feed.
 
         Raises: StateError for names that are no input or output, or whose types do not go together."""
-        self._plan, self._children, self._capacity = plan, children, capacity
-        self._partitions = [p for section in plan.sections for p in section.partitions]
+        self._planned, self._children, self._capacity = planned, children, capacity
+        self._plan = plan = planned()
         inputs, outputs = {p.name: p for p in plan.inputs}, {p.name: p for p in plan.outputs}
         self._pairs: dict[str, _Pair] = {}
         for name, made in pairs.items():
@@ -72,6 +79,11 @@ class BoundState:
     def inputs(self) -> frozenset[str]:
         """Names of the inputs that need no feed."""
         return frozenset(self._pairs)
+
+    @property
+    def resident_pairs(self) -> dict[str, str]:
+        """Input -> output of what stays on a child."""
+        return {name: pair.output for name, pair in self._pairs.items() if pair.home is not None}
 
     @property
     def length(self) -> int:
@@ -170,7 +182,7 @@ class BoundState:
     def _begin(self, symbols: Mapping[str, int]) -> None:
         """Allocate all states for these extents, empty; those that do not grow hold zeros."""
         self._symbols = None
-        specs: dict[int, list[StateSpec]] = {}
+        specs: list[StateSpec] = []
         shapes: dict[str, tuple[int, ...]] = {}
         shared: dict[str, int] = {}
         carried: dict[str, HostArray] = {}
@@ -196,34 +208,39 @@ class BoundState:
                 continue
             axis = None if pair.fixed else pair.axis
             elastic = axis is not None and self._capacity is None
-            spec = StateSpec(name, pair.output, TensorSpec(pair.dtype, tuple(full)), axis, elastic)
-            specs.setdefault(pair.home, []).append(spec)
+            specs.append(StateSpec(name, pair.output, TensorSpec(pair.dtype, tuple(full)), axis, elastic))
         if shared == self._allocated:
             self._change(StateChange(reset=True))
         else:
             self._allocated = None
-            for child, wanted in specs.items():
-                self._children.bind_state(child, wanted, self._withheld({s.output for s in wanted}))
+            self._children.placed(lambda: self._bind(specs))
             self._allocated = shared
         self._shapes, self._carried, self._symbols = shapes, carried, shared
         self._holds_values = False
 
-    def _withheld(self, outputs: set[str]) -> list[tuple[int, str]]:
-        """What need not leave the child, since only the caller would get it."""
-        return [
-            (parcel.id, name)
-            for section in self._plan.sections
-            for parcel in section.parcels
-            if tuple(parcel.destinations) == (CALLER,)
-            for name in parcel.values
-            if name in outputs
-        ]
+    def _bind(self, specs: Sequence[StateSpec]) -> None:
+        homes = self._homes()
+        for child in sorted(set(homes.values())):
+            wanted = [s for s in specs if homes[s.input] == child]
+            self._children.bind_state(child, wanted, withheld(self._plan, {s.output for s in wanted}))
 
     def _change(self, change: StateChange) -> dict[str, HostArray]:
-        found: dict[str, HostArray] = {}
-        for child in sorted({p.home for p in self._pairs.values() if p.home is not None}):
-            found |= self._children.change_state(child, change)
-        return found
+        def at_home() -> dict[str, HostArray]:
+            found: dict[str, HostArray] = {}
+            for child in sorted(set(self._homes().values())):
+                found |= self._children.change_state(child, change)
+            return found
+
+        return self._children.placed(at_home)
+
+    def _homes(self) -> dict[str, int]:
+        """The child of each state that stays on one, under the present plan."""
+        if self._planned() is not self._plan:
+            self._plan = self._planned()
+            for name, pair in self._pairs.items():
+                if pair.home is not None:
+                    self._pairs[name] = replace(pair, home=home_of(self._plan, name, pair.output))
+        return {name: pair.home for name, pair in self._pairs.items() if pair.home is not None}
 
     def _pair(self, port: Port, out: Port) -> _Pair:
         """Raises: StateError where one of both is no tensor of declared shape, or they do not go together."""
@@ -237,15 +254,14 @@ class BoundState:
         mismatch = old != new or len(dims) != len(made) or len(differing) > 1
         if old is None or mismatch or (grows and not isinstance(dims[differing[0]], str)):
             raise StateError(f"{out.name} ({types[1]}) cannot be the next {types[0]}", operand=port.name)
-        readers = {p.child for p in self._partitions if has_port(p.program.inputs, port.name)}
-        makers = {p.child for p in self._partitions if has_port(p.program.outputs, out.name)}
-        home = next(iter(readers)) if len(readers) == 1 and readers == makers else None
+        home = home_of(self._plan, port.name, out.name)
         axis = differing[0] if grows else None
         return _Pair(out.name, numpy_dtype(old), dims, axis, home, grows and self._is_fixed(out.name))
 
     def _is_fixed(self, made: str) -> bool:
         """Whether the output comes from an operator that keeps its past in a buffer of fixed size."""
-        maker = next((p for p in self._partitions if has_port(p.program.outputs, made)), None)
+        partitions = (p for section in self._plan.sections for p in section.partitions)
+        maker = next((p for p in partitions if has_port(p.program.outputs, made)), None)
         if maker is None or self._capacity is None:
             return False
         slot = next(p.slot for p in maker.program.outputs if p.name == made)

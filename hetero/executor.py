@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import operator
+import os
+import sys
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -12,7 +14,7 @@ from os import PathLike
 from pathlib import Path
 from queue import SimpleQueue
 from types import TracebackType
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -32,18 +34,22 @@ from hetero.options import RuntimeOptions
 from hetero.planner.check import symbols_of
 from hetero.planner.classes import plan_classes
 from hetero.planner.classes import shape_classes as parse_classes
+from hetero.planner.homes import withheld
 from hetero.planner.plan import Parcel, Plan
 from hetero.planner.planner import Wishes, graph_of
 from hetero.providers.base import Provider
 from hetero.providers.registry import ProviderLike, resolve
-from hetero.routes import Only, Routes
+from hetero.routes import Only
 from hetero.runtime.children import Children, InlineChildren, ParcelRef
 from hetero.runtime.extensions import extension_operations
 from hetero.runtime.pins import Binding
 from hetero.runtime.state import Resident
 from hetero.shapes.obligations import Obligations, obligations_of
 from hetero.trace import Span, write_chrome_trace
-from hetero.types import TensorType
+from hetero.types import HostArray, TensorType
+
+if TYPE_CHECKING:
+    from actors.gateway import Gateway
 
 Transport = Literal["auto", "objects", "channels"]
 ModelLike = str | PathLike[str] | bytes | onnx.ModelProto | ir.Model
@@ -90,8 +96,9 @@ class HeterogeneousExecutor:
         model: path, bytes, onnx.ModelProto or onnx_ir.Model.
         providers: names, (name, options) pairs or Provider objects, best first; default every CUDA device, then cpu.
             Provider objects become the executor's, which closes them.
-        children: "ray" (one actor per provider instance; a local Ray is started when none is reachable) or "inline"
-            (this process and thread).
+        children: "ray" (one actor per provider instance; a local Ray is started when none is reachable; where this
+            process has a Ray Client connection, the executor itself lives on the cluster) or "inline" (this process and
+            thread).
         transport: how values move between actors: "objects" (object references), "channels" (straight from child to
             child); "auto" uses channels once some steps have ended well, and objects where there are none to be had.
         options: switches; HETERO_* environment variables override them.
@@ -110,6 +117,15 @@ class HeterogeneousExecutor:
     Thread-safe. Close it, or use it as a context manager: its actors live until then.
     Raises: ModelError, ProviderError, PlanError, OptionError before any actor starts.
     """
+
+    def __new__(cls, *_: Any, **options: Any) -> HeterogeneousExecutor:
+        """Through Ray Client the executor lives on the cluster, and this is one that forwards to it."""
+        on_ray = cls is HeterogeneousExecutor and options.get("children", "ray") == "ray"
+        if on_ray and _by_client(options.get("ray_options")):
+            from hetero.remote_executor import RemoteExecutor
+
+            return super().__new__(RemoteExecutor)
+        return super().__new__(cls)
 
     def __init__(
         self,
@@ -146,11 +162,10 @@ class HeterogeneousExecutor:
             loaded = load_model(model)
             planned = plan_classes(loaded, chosen, classes, strict=strict, wishes=wishes)
             recovers = children == "ray" and self.options.recover
-            self._failover = Failover(loaded if recovers else None, planned)
+            self._failover = Failover(loaded if recovers else None, planned, classes, wishes)
             self._feeds = Feeds(self.plan.inputs, loaded.optional_inputs, _obligations(loaded, self.plan))
-            base, *others = map(Routes, self.plan.sections)
-            self._routes = base
-            self._classes = _classes(self.plan, others)
+            self._output_names = tuple(p.name for p in self.plan.outputs)
+            self._classes = _classes(self.plan)
         except BaseException:
             _close_made(chosen, providers)
             raise
@@ -172,7 +187,7 @@ class HeterogeneousExecutor:
 
     @property
     def plan(self) -> Plan:
-        """Which child runs what, at the moment: where a provider is lost, its partitions go elsewhere."""
+        """Which child runs what, at the moment: where a provider is lost, its nodes go elsewhere."""
         return self._failover.plan
 
     def _start(
@@ -276,13 +291,13 @@ class HeterogeneousExecutor:
         self._check_open()
         kept = frozenset() if self._state is None else self._state.outputs
         if output_names is None:
-            return [n for n in self._routes.output_names if n not in kept]
+            return [n for n in self._output_names if n not in kept]
         if isinstance(output_names, str) or not isinstance(output_names, Iterable):
             raise InputError(f"output_names must be a list of names, not {output_names!r}")
         names = list(output_names)
-        unknown = [n for n in names if n not in self._routes.output_names]
+        unknown = [n for n in names if n not in self._output_names]
         if unknown:
-            raise InputError(f"unknown outputs {unknown}; the model's are {list(self._routes.output_names)}")
+            raise InputError(f"unknown outputs {unknown}; the model's are {list(self._output_names)}")
         if not kept.isdisjoint(names):
             raise InputError(f"{sorted(kept & set(names))} are bound as state; read_state returns them")
         return names
@@ -316,12 +331,12 @@ class HeterogeneousExecutor:
     ) -> dict[str, Any]:
         if binding is not None and binding.on_device is not None:
             values.update(binding.on_device.inputs)
-        routes = self._routes if not self._classes else self._fitting(values)
+        section = 0 if not self._classes else self._fitting(values)
         try:
-            if self._inline and routes.only is not None:
-                self._step_alone(routes.only, step, values, graph_slot, binding)
+            if self._inline and (only := self._failover.routes[section].only) is not None:
+                self._step_alone(only, step, values, graph_slot, binding)
             else:
-                self._step_in_parcels(routes, step, values, graph_slot, binding)
+                self._step_in_parcels(section, step, values, graph_slot, binding)
         except BaseException as error:
             self._count("failed_steps")
             if not self._closed:
@@ -332,23 +347,23 @@ class HeterogeneousExecutor:
         self._count("steps")
         return {name: values[name] if name in values else self._weights[name] for name in names}
 
-    def _fitting(self, values: Mapping[str, Any]) -> Routes:
-        """The routes of the first shape class that a step with these inputs belongs to."""
-        for name, bounds, routes in self._classes:
+    def _fitting(self, values: Mapping[str, Any]) -> int:
+        """The plan's section for the first shape class that a step with these inputs belongs to."""
+        for section, (name, bounds) in enumerate(self._classes, 1):
             if all(
                 least <= values[port].shape[axis] and (most is None or values[port].shape[axis] <= most)
                 for port, axis, least, most in bounds
             ):
                 self._count(name)
-                return routes
-        return self._routes
+                return section
+        return 0
 
     def _step_in_parcels(
-        self, routes: Routes, step: int, values: dict[str, Any], graph_slot: str, binding: Binding | None
+        self, section: int, step: int, values: dict[str, Any], graph_slot: str, binding: Binding | None
     ) -> None:
         """Add to `values` what the partitions send to the caller."""
         with self._children.launching(step):
-            pending = self._launch(routes, step, values, graph_slot, binding)
+            pending = self._launch(section, step, values, graph_slot, binding)
         timeout_s = self.options.step_timeout_s or None
         arrived = self._children.get([r for _, r in pending], timeout_s)
         for (parcel, _), got in zip(pending, arrived, strict=True):
@@ -367,17 +382,24 @@ class HeterogeneousExecutor:
             values.update(zip(names, got, strict=True))
 
     def _launch(
-        self, routes: Routes, step: int, values: dict[str, Any], graph_slot: str, binding: Binding | None
+        self, section: int, step: int, values: dict[str, Any], graph_slot: str, binding: Binding | None
     ) -> list[tuple[Parcel, ParcelRef]]:
         """Begin the step, whole or by calling every partition in the plan's order; returns what comes back."""
         self._check_open()
-        children = self._children
+        children, routes = self._children, self._failover.routes[section]
         given = {parcel.id: [values[v] for v in parcel.values] for parcel in routes.from_caller}
         # channels know the way of the plan itself only, and nothing of buffers
-        if routes is self._routes and (binding is None or binding.on_device is None):
+        if section == 0 and (binding is None or binding.on_device is None):
             launched = children.launch(step, given, routes.calls, routes.sends_back, graph_slot)
             if launched is not None:
                 return list(zip(routes.to_caller, launched, strict=True))
+            if routes is not self._failover.routes[section]:  # a provider was lost with it
+                routes = self._failover.routes[section]
+                given = {parcel.id: [values[v] for v in parcel.values] for parcel in routes.from_caller}
+        if binding is not None and binding.on_device is not None and self._failover.degraded:
+            on_device = binding.on_device
+            kept = frozenset(withheld(self.plan, on_device.outputs.keys()))
+            binding = replace(binding, on_device=replace(on_device, withheld=kept))
         parcels: dict[int, ParcelRef] = {k: children.put(content) for k, content in given.items()}
         for partition, receives, sends in routes.calls:
             arrived = [parcels[p] for p in receives]
@@ -451,10 +473,16 @@ class HeterogeneousExecutor:
         with self._turns, self._counting:
             if self._pool is not None:
                 raise StateError("state must be bound before the first step is submitted")
-            self._state = BoundState(self.plan, self._children, pairs, capacity) if pairs else None
+            failover = self._failover
+            state = BoundState(lambda: failover.plan, self._children, pairs, capacity) if pairs else None
+            self._state = state
+            self._failover.states = {} if state is None else state.resident_pairs
             if not pairs:
-                for child in self.plan.children:
-                    self._children.bind_state(child, (), ())
+                self._children.placed(self._unbind)
+
+    def _unbind(self) -> None:
+        for child in self.plan.children:
+            self._children.bind_state(child, (), ())
 
     def state_length(self) -> int:
         """Rows of the states that grow; 0 where there are none."""
@@ -490,7 +518,7 @@ class HeterogeneousExecutor:
     # -- looking -------------------------------------------------------------------------------------------------
     def stats(self) -> dict[str, Any]:
         """Nested counters: steps, plan (partitions, transfers), children (by provider name), recovery (empty where
-        there is none), degraded (provider that is lost -> the one that has its partitions)."""
+        there is none), degraded (provider that is lost -> those that have its nodes)."""
         self._check_open()
         with self._counting:
             counters = dict(self._counters)
@@ -507,7 +535,7 @@ class HeterogeneousExecutor:
             "transport": self._children.transport(),
             "children": self._children.stats(),
             "recovery": self._children.recovery(),
-            "degraded": dict(self._failover.degraded),
+            "degraded": self._failover.degraded,
         }
 
     def write_trace(self, path: str | PathLike[str]) -> Path:
@@ -551,21 +579,45 @@ class HeterogeneousExecutor:
         self.close()
 
 
+def _by_client(ray_options: Mapping[str, Any] | None) -> bool:
+    """Whether this process's Ray is a Ray Client connection, or is to be one; looks at it only where it is loaded."""
+    client, ray = sys.modules.get("ray.util.client"), sys.modules.get("ray")
+    if client is not None and client.ray.is_connected():
+        return True
+    if ray is not None and ray.is_initialized():
+        return False
+    address = (ray_options or {}).get("address") or os.environ.get("RAY_ADDRESS", "")
+    return str(address).startswith("ray://")
+
+
+def open_gateway(
+    files: Mapping[str, HostArray],
+    options: Mapping[str, Any],
+    max_in_flight: int,
+    ray_options: Mapping[str, Any] | None,
+) -> Gateway:
+    """The way to an executor that is made on the cluster, of a model of these files.
+
+    Raises: TransportError where there is none; what making the executor raises.
+    """
+    from actors.gateway import Gateway
+
+    address = (ray_options or {}).get("address") or os.environ.get("RAY_ADDRESS")
+    return Gateway(HeterogeneousExecutor, files, options, max_in_flight, address)
+
+
 _OF_CLASS = "steps of class "
 
 
-def _classes(
-    plan: Plan, routes: Sequence[Routes]
-) -> list[tuple[str, tuple[tuple[str, int, int, int | None], ...], Routes]]:
-    """For each shape class its counter, for each of its symbols an input and axis and the bounds, and its routes."""
+def _classes(plan: Plan) -> list[tuple[str, tuple[tuple[str, int, int, int | None], ...]]]:
+    """For each shape class its counter, and for each of its symbols an input and axis and the bounds."""
     at = symbols_of(plan) if plan.variants else {}
     return [
         (
             _OF_CLASS + variant.name,
             tuple((*at[symbol], least, most) for symbol, least, most in variant.when),
-            its,
         )
-        for variant, its in zip(plan.variants, routes, strict=True)
+        for variant in plan.variants
     ]
 
 

@@ -82,7 +82,8 @@ class RuntimeOptions:
     """Steps after which bound state is copied to the caller's node, so that no more than these are replayed; 0: never,
     and all steps since the state began are."""
     heartbeat_timeout_s: float = 30.0
-    """A child on Ray that gives no sign of life for so long is replaced; 0: it is waited for."""
+    """A child on Ray that gives no sign of life for so long is replaced, and one of the caller's machine that is
+    stopped (SIGSTOP) for some seconds; 0: they are waited for."""
     trace: bool = False
     """Record a span for each partition run, for `write_trace`; they are kept until the executor is closed."""
     trace_ops: bool = False

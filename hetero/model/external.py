@@ -41,7 +41,7 @@ class DataFiles:
                 f"tensor {name!r} has external data and the model's directory is not known: pass base_dir",
                 operand=name,
             )
-        path, size = _confined(name, base, os.fspath(tensor.location))
+        path, size = confined(name, base, os.fspath(tensor.location))
         offset = tensor.offset or 0
         if tensor.length is not None and tensor.length != nbytes:
             raise ModelError(
@@ -75,7 +75,7 @@ class DataFiles:
         return mapped
 
 
-def _confined(name: str, base: str, location: str) -> tuple[str, int]:
+def confined(name: str, base: str, location: str) -> tuple[str, int]:
     """The real path of `location` under `base`, and the file's size in bytes."""
     parts = {*PurePosixPath(location).parts, *PureWindowsPath(location).parts}
     if (

@@ -13,6 +13,7 @@ from hetero.planner.placement import Candidate
 from hetero.planner.plan import CALLER, Parcel, Plan, Variant
 from hetero.planner.planner import Wishes, plan_model
 from hetero.planner.transfers import transfers_of
+from hetero.providers.base import ProviderConfig
 from hetero.types import ValueType
 
 _KEYS = ("when", "providers", "stages", "configuration", "overrides", "node_times")
@@ -114,7 +115,7 @@ def plan_classes(
                     f"shape class {one.name!r}: {symbol!r} is no extent of an input; these are: {sorted(known)}",
                     operand=symbol,
                 )
-    moved = [_onto(plan, base, order) for plan, order in zip(plans, orders, strict=True)]
+    moved = [onto(plan, base.providers, order) for plan, order in zip(plans, orders, strict=True)]
     held = [_union(plan.weights[child] for plan in (base, *moved)) for child in range(len(names))]
     variants = tuple(Variant(c.name, c.when, plan) for c, plan in zip(classes, moved, strict=True))
     return replace(base, weights=tuple(held), variants=variants)
@@ -124,8 +125,9 @@ def _union(rows: Iterable[Sequence[str]]) -> tuple[str, ...]:
     return tuple(sorted({name for row in rows for name in row}))
 
 
-def _onto(plan: Plan, base: Plan, order: Sequence[int]) -> Plan:
-    """A plan over some providers of `base` as one over all of them; `order[k]`: where provider k of `plan` is there."""
+def onto(plan: Plan, providers: tuple[ProviderConfig, ...], order: Sequence[int]) -> Plan:
+    """A plan over some of `providers` as one over all of them; `order[k]`: where provider k of `plan` is there. Its
+    variants stay as they are."""
 
     def place(child: int) -> int:
         return CALLER if child == CALLER else order[child]
@@ -137,12 +139,12 @@ def _onto(plan: Plan, base: Plan, order: Sequence[int]) -> Plan:
     types: dict[str, ValueType | None] = {p.name: p.type for p in plan.inputs}
     for partition in partitions:
         types.update((p.name, p.type) for p in partition.program.outputs)
-    weights: list[tuple[str, ...]] = [()] * len(base.providers)
+    weights: list[tuple[str, ...]] = [()] * len(providers)
     for k, names in enumerate(plan.weights):
         weights[order[k]] = names
     return replace(
         plan,
-        providers=base.providers,
+        providers=providers,
         partitions=partitions,
         parcels=tuple(parcels),
         transfers=transfers_of(parcels, [p.child for p in partitions], types),

@@ -1,121 +1,127 @@
-"""Failover: the partitions of a child that is lost move, as they are, to another provider; all others stay."""
+"""Failover: a plan is made anew over the providers that are left, as planning would have made it without the others."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import glob
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
-from hetero.errors import PlanError, UnsupportedNodeError
+from hetero.errors import OptionError, PlanError
 from hetero.model.model import Model
-from hetero.planner.graph import PlanGraph
-from hetero.planner.placement import Candidate, Placed, Verdict, judge
+from hetero.planner.classes import ShapeClass, onto, plan_classes
+from hetero.planner.homes import home_of
+from hetero.planner.placement import Candidate
 from hetero.planner.plan import LOST, Placement, Plan, Rejection
-from hetero.planner.planner import assemble, graph_of
-from hetero.program.program import Dispatch, Program
-from hetero.providers.base import ProviderConfig
-
-_MOVABLE = frozenset({"cpu", "sim"})
-"""Kinds of which a machine has as many instances as one likes; the number of another kind's names a device."""
+from hetero.planner.planner import Wishes, graph_of
 
 
-def stand_in(plan: Plan, config: ProviderConfig) -> ProviderConfig | None:
-    """One more instance of this provider, which the plan does not have yet; None where there can be none."""
-    kind = config.name.split(":")[0]
-    if kind not in _MOVABLE:
-        return None
-    names = {p.name for p in plan.providers}
-    number = next(n for n in range(len(names) + 1) if f"{kind}:{n}" not in names)
-    return replace(config, name=f"{kind}:{number}")
+def replanned(
+    model: Model,
+    plan: Plan,
+    left: Sequence[Candidate],
+    classes: Sequence[ShapeClass] = (),
+    wishes: Wishes | None = None,
+    states: Mapping[str, str] | None = None,
+) -> Plan:
+    """A plan of `model` over the providers in `left`, best first, with children numbered as in `plan`, which was made
+    of the same `classes` and `wishes` with other providers as well. What these say of the others is left out.
 
-
-def moved(model: Model, plan: Plan, child: int, provider: Candidate) -> Plan:
-    """`plan`, which was made of `model`, with the partitions of `child` on `provider`, those of shape classes included.
-    Partitions, parcels and weights are the same, so that steps in flight and the journal of those before still fit.
-
-    Raises: UnsupportedNodeError where the provider does not take a node; PlanError where it has less memory than the
-    weights of the child's stages take.
+    `states`: input -> output that is its next value, where both are on one child; they are on one again.
+    Raises: UnsupportedNodeError where none of `left` takes a node, with the reason of each; PlanError where none takes
+    all that a state's child has to do; what planning raises.
     """
-    lost = plan.providers[child].name
-    if any(s.child == child for section in plan.sections for s in section.stages):
-        limit, needed = provider.memory_limit_bytes, sum(model.weights[n].nbytes for n in plan.weights[child])
-        if limit is not None and needed > limit:
+    names = tuple(p.name for p in plan.providers)
+    staying = {p.name for p in left}
+    order = [names.index(p.name) for p in left]
+    wished = _remaining(wishes or Wishes(), staying, names)
+    kept = [
+        replace(
+            one,
+            providers=tuple(p for p in one.providers or () if p in staying) or None,
+            wishes=_remaining(one.wishes, staying, names),
+        )
+        for one in classes
+    ]
+
+    def made(pins: Mapping[str, str]) -> Plan:
+        pinned = [replace(one, wishes=_pinned(one.wishes, pins)) for one in kept]
+        fresh = plan_classes(model, left, pinned, wishes=_pinned(wished, pins))
+        variants = tuple(replace(v, plan=onto(v.plan, plan.providers, order)) for v in fresh.variants)
+        return replace(onto(fresh, plan.providers, order), variants=variants)
+
+    found, pins = made({}), dict[str, str]()
+    for read, output in (states or {}).items():
+        if home_of(found, read, output) is not None:
+            continue
+        nodes = [n.op.name for n in graph_of(model).nodes if read in n.inputs or output in n.outputs]
+        refused = []
+        for provider in (p.name for p in left):
+            wanted = {**pins, **dict.fromkeys(map(glob.escape, nodes), provider)}
+            try:
+                tried = made(wanted)
+            except (PlanError, OptionError) as why:
+                refused.append(f"{provider}: {why.message}")
+                continue
+            if home_of(tried, read, output) is not None:
+                found, pins = tried, wanted
+                break
+        else:
             raise PlanError(
-                f"{provider.name} cannot take over from {lost}: the weights of its stages take {needed} bytes,"
-                f" {limit} bytes are available",
-                device=provider.name,
+                f"no provider that is left keeps the state {read} from step to step: {'; '.join(refused)}",
+                operand=read,
             )
-    graph = graph_of(model)
-    verdicts = judge(graph, [provider])
+    return _told(found, plan, staying)
+
+
+def _remaining(wishes: Wishes, staying: Collection[str], names: tuple[str, ...]) -> Wishes:
+    """The wishes without those that are about a provider which is lost."""
+    overrides = {pattern: name for pattern, name in wishes.overrides.items() if name in staying}
+    return replace(wishes, overrides=overrides, devices=names)
+
+
+def _pinned(wishes: Wishes, pins: Mapping[str, str]) -> Wishes:
+    return replace(wishes, overrides={**pins, **wishes.overrides}) if pins else wishes
+
+
+def _told(plan: Plan, before: Plan, staying: Collection[str]) -> Plan:
+    """`plan` with what was known of the providers that are not there any more, their loss included."""
     base, *others = [
-        _moved(model, graph, verdicts, section, child, provider)
-        for section in (replace(plan, variants=()), *(v.plan for v in plan.variants))
+        replace(new, placements=_placements(new, old, staying))
+        for new, old in zip(_alone(plan), _alone(before), strict=True)
     ]
     variants = tuple(replace(v, plan=p) for v, p in zip(plan.variants, others, strict=True))
-    return replace(base, weights=plan.weights, variants=variants)
+    return replace(base, variants=variants)
 
 
-def _moved(
-    model: Model, graph: PlanGraph, verdicts: Sequence[Verdict], plan: Plan, child: int, provider: Candidate
-) -> Plan:
-    """As `moved`, for a plan without variants."""
-    children = [0] * len(graph.nodes)
-    for partition in plan.partitions:
-        for index in partition.node_indices:
-            children[index] = partition.child
-    dispatch = dict(_dispatch(p.program for p in plan.partitions))
-    lost, fresh = plan.providers[child].name, {}
-    for index, verdict in enumerate(verdicts):
-        if children[index] != child:
-            continue
-        op = graph.nodes[index].op
-        if verdict.match is None and verdict.allowed is None:
-            why = verdict.rejected[0].reason if verdict.rejected else "forbidden"
-            raise UnsupportedNodeError(
-                f"{provider.name} cannot take it over from {lost}: {why}",
-                op=op.id,
-                node=op.name,
-                device=provider.name,
-            )
-        dispatch[op.name] = Dispatch.HOST if verdict.match is None else verdict.match.dispatch
-        for inner, match in zip(
-            verdict.inner, verdict.inner_matches[0] if verdict.inner else (), strict=True
-        ):
-            dispatch[inner.op.name] = match.dispatch
-        fresh[index] = "shape arithmetic" if verdict.match is None else verdict.match.reason
-    placements = [
-        _replaced(p, fresh[p.node_index], provider.name, lost) if p.provider == lost else p
-        for p in plan.placements
-    ]
-    made = assemble(
-        graph,
-        Placed(children, dispatch, placements),
-        [provider.config if k == child else p for k, p in enumerate(plan.providers)],
-        name=plan.model,
-        digest=plan.model_digest,
-        opsets=model.opsets,
-        stages=plan.stages,
-    )
-    if made.parcels != plan.parcels or _outline(made) != _outline(plan):
-        raise PlanError(f"the partitions of {lost} would be others on {provider.name}", device=provider.name)
-    return made
+def _alone(plan: Plan) -> list[Plan]:
+    return [replace(plan, variants=()), *(v.plan for v in plan.variants)]
 
 
-def _outline(plan: Plan) -> list[tuple[int, tuple[int, ...]]]:
-    return [(p.child, p.node_indices) for p in plan.partitions]
+def _placements(plan: Plan, before: Plan, staying: Collection[str]) -> tuple[Placement, ...]:
+    old = {(p.path, p.node): p for p in before.placements}
+    lost = sorted({p.provider for p in before.placements} - set(staying))
+    unknown = tuple(
+        Rejection(name, LOST) for name in lost[:1]
+    )  # a function was inlined, whose call was there
+    found = []
+    for placement in plan.placements:
+        was = old.get((placement.path, placement.node))
+        if was is None:
+            why = unknown
+        else:
+            why = tuple(r for r in was.rejected if r.provider not in staying)
+            why += () if was.provider in staying else (Rejection(was.provider, LOST),)
+        found.append(replace(placement, rejected=(*why, *placement.rejected)))
+    return tuple(found)
 
 
-def _replaced(placement: Placement, reason: str, name: str, lost: str) -> Placement:
-    why = Rejection(lost, LOST)
-    return replace(placement, provider=name, reason=reason, rejected=(*placement.rejected, why))
-
-
-def _dispatch(programs: Iterable[Program]) -> Iterator[tuple[str, Dispatch]]:
-    """How each operation is dispatched, those inside bodies included, by the node's name."""
-    for program in programs:
-        for instruction in program.instructions:
-            yield instruction.op.name, instruction.dispatch
-            for value in instruction.op.attributes.values():
-                if isinstance(value, Program):
-                    yield from _dispatch([value])
-                elif isinstance(value, tuple):
-                    yield from _dispatch(v for v in value if isinstance(v, Program))
+def degraded(plan: Plan) -> dict[str, list[str]]:
+    """Providers that were lost -> those that have their nodes now, in the plan's order."""
+    places = {p.name: k for k, p in enumerate(plan.providers)}
+    found: dict[str, set[str]] = {}
+    for section in plan.sections:
+        for placement in section.placements:
+            for rejection in placement.rejected:
+                if rejection.reason == LOST:
+                    found.setdefault(rejection.provider, set()).add(placement.provider)
+    return {lost: sorted(names, key=places.__getitem__) for lost, names in found.items()}

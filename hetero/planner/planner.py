@@ -37,7 +37,8 @@ class Wishes:
     `stages`: "auto" deals nodes to the instances of the first provider's kind as balanced contiguous stages; "model"
     puts them where the model's own device configuration says, `configuration` naming which (which implies "model").
     `overrides`: node-name pattern -> provider name (see `overrides.pinned`); they beat stages. `times_s`: measured
-    seconds by node name, instead of estimates. `extents`: what symbols stand for, to estimate with.
+    seconds by node name, instead of estimates. `extents`: what symbols stand for, to estimate with. `devices`: names of
+    the providers that annotations are about, where some are not there any more: nodes of these are as not annotated.
     """
 
     stages: str | None = None
@@ -45,6 +46,7 @@ class Wishes:
     overrides: Mapping[str, str] = field(default_factory=dict)
     times_s: Mapping[str, float] = field(default_factory=dict)
     extents: Mapping[str, int] = field(default_factory=dict)
+    devices: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.stages not in (None, "auto", "model"):
@@ -114,9 +116,14 @@ def plan_model(
 def _marks(model: Model, providers: Sequence[Candidate], wishes: Wishes) -> dict[str, Mark]:
     """How the model annotates its nodes, by name, with the providers' places as devices. Raises: PlanError."""
     configuration = configuration_of(model, wishes.configuration)
-    children = children_of(configuration, [p.name for p in providers])
-    marks = marks_of(model, configuration)
-    return {name: replace(mark, device=children[mark.device]) for name, mark in marks.items()}
+    there = [p.name for p in providers]
+    names = wishes.devices or there
+    devices = [names[k] for k in children_of(configuration, names)]
+    return {
+        name: replace(mark, device=there.index(devices[mark.device]))
+        for name, mark in marks_of(model, configuration).items()
+        if devices[mark.device] in there
+    }
 
 
 def _pin(

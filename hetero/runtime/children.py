@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 from hetero.options import RuntimeOptions
 from hetero.planner.plan import Partition, Plan
@@ -22,6 +22,18 @@ PlannedCall: TypeAlias = tuple[Partition, Sequence[int], Sequence[int]]
 """A partition, and the numbers of the parcels that it receives and sends."""
 ParcelRef = Any
 """A parcel that lies somewhere: a list of values here, an object reference elsewhere."""
+T = TypeVar("T")
+
+
+class Planner(Protocol):
+    """Who knows what to do without a child that is lost for good."""
+
+    def without(self, child: int, cause: str) -> Plan:
+        """A plan over the same providers in which this child, and those named before, have no part. Raises: HeteroError
+        where there is none."""
+
+    def adopt(self, plan: Plan) -> None:
+        """The children drive this plan from now on."""
 
 
 class Children(ABC):
@@ -35,15 +47,15 @@ class Children(ABC):
         self,
         plan: Plan,
         weights: Mapping[str, HostArray],
-        relocate: Callable[[int, str], Plan] | None = None,
+        planner: Planner | None = None,
     ) -> None:
         """Bring up a child per provider that has partitions, and prepare it. All or nothing.
 
-        `relocate` (child, cause) is asked for the same plan with a child's partitions on another provider, where it is
-        lost for good; it raises where there is none."""
+        `planner` is asked for another plan where a child is lost for good."""
 
     def launching(self, step: int) -> AbstractContextManager[object]:
-        """Around `put` and `call` of one step, whose calls are made together: those of another come before or after."""
+        """Around `put` and `call` of one step, whose calls are made together: those of another come before or after,
+        and meanwhile the plan changes in `launch` alone."""
         return nullcontext()
 
     @abstractmethod
@@ -84,6 +96,10 @@ class Children(ABC):
     @abstractmethod
     def drop(self, step: int) -> None:
         """Tell every child to forget a step that failed."""
+
+    def placed(self, act: Callable[[], T]) -> T:
+        """`act()`, which changes the states of children by number: once more where the plan changes meanwhile."""
+        return act()
 
     @abstractmethod
     def bind_state(self, child: int, specs: Sequence[StateSpec], withheld: Sequence[tuple[int, str]]) -> None:
@@ -130,7 +146,7 @@ class InlineChildren(Children):
         self,
         plan: Plan,
         weights: Mapping[str, HostArray],
-        relocate: Callable[[int, str], Plan] | None = None,
+        planner: Planner | None = None,
     ) -> None:
         try:
             for index in plan.children:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -86,6 +86,27 @@ def joined(copies: Sequence[StateCopy]) -> StateCopy:
     for piece, value in zip(pieces_, values.values(), strict=True):
         _view(body, piece)[...] = value
     return StateCopy(last.specs, last.withheld, pieces_, body)
+
+
+def regrouped(
+    copies: Iterable[StateCopy], home: Mapping[str, int], withheld: Mapping[int, Iterable[tuple[int, str]]]
+) -> dict[int, StateCopy]:
+    """The states in these whole copies as copies of other children: `home`, by input name, and what each withholds.
+    A state without a home is left out."""
+    specs: dict[int, list[StateSpec]] = {}
+    values: dict[int, dict[str, HostArray]] = {}
+    for copied in copies:
+        for spec, value in zip(copied.specs, copied.values().values(), strict=True):
+            if (child := home.get(spec.input)) is not None:
+                specs.setdefault(child, []).append(spec)
+                values.setdefault(child, {})[spec.input] = value
+    found = {}
+    for child, theirs in values.items():
+        pieces, body = _laid_out({n: (TensorSpec(v.dtype, v.shape), 0) for n, v in theirs.items()})
+        for piece, value in zip(pieces, theirs.values(), strict=True):
+            _view(body, piece)[...] = value
+        found[child] = StateCopy(tuple(specs[child]), tuple(sorted(withheld[child])), pieces, body)
+    return found
 
 
 def _laid_out(specs: dict[str, tuple[TensorSpec, int]]) -> tuple[tuple[Piece, ...], HostArray]:

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from actors.heartbeats import Silence, period_s
+import os
+import signal
+import subprocess
+import sys
+
+from actors.heartbeats import Silence, Stopped, is_stopped, period_s
 
 
 def test_silence_adds_up_and_one_beat_ends_it() -> None:
@@ -28,3 +33,28 @@ def test_an_incarnation_that_is_no_more_is_forgotten() -> None:
 def test_there_are_several_beats_in_what_counts_as_silence() -> None:
     assert period_s(30.0) == 5.0
     assert period_s(2.0) == 0.5
+
+
+def test_only_looks_in_a_row_count() -> None:
+    stopped = Stopped(most=2)
+    assert stopped.seen({"a": True, "b": True}) == []
+    assert stopped.seen({"a": True, "b": False}) == []
+    assert stopped.seen({"a": True, "b": True}) == ["a"]
+    assert stopped.seen({"b": True}) == []
+    assert stopped.seen({"a": True, "b": True}) == ["b"], "one that was not looked at begins anew"
+
+
+def test_a_process_is_stopped_between_the_two_signals_and_at_no_other_time() -> None:
+    waits = [sys.executable, "-c", "import sys; print(flush=True); sys.stdin.read()"]
+    with subprocess.Popen(waits, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        assert not is_stopped(process.pid)
+        process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, process.pid, os.WSTOPPED)
+        assert is_stopped(process.pid)
+        process.send_signal(signal.SIGCONT)
+        os.waitid(os.P_PID, process.pid, os.WCONTINUED)
+        assert not is_stopped(process.pid)
+        process.kill()
+    assert not is_stopped(process.pid)

@@ -7,7 +7,6 @@ import pytest
 from actors.events import (
     ActorLost,
     CheckpointSettled,
-    ChildMoved,
     ChildPrepared,
     Closed,
     DeadlinePassed,
@@ -16,7 +15,9 @@ from actors.events import (
     GiveUp,
     HeartbeatMissed,
     NodeLost,
+    PrepareAnew,
     Promote,
+    Replanned,
     Replay,
     RestartFailed,
     Restore,
@@ -89,15 +90,36 @@ def test_a_restart_that_fails_is_tried_again_later_and_then_given_up() -> None:
     assert recovery.lost == ["cpu"]
 
 
-def test_a_child_that_moves_elsewhere_starts_there_and_everything_is_replayed() -> None:
+def test_where_a_plan_goes_without_a_child_all_others_begin_anew_and_everything_is_replayed() -> None:
     recovery = machine(max_restarts=1)
     recovery.handle(StandbyReady("host"))
     recovery.handle(StepLaunched(1))
     recovery.handle(ActorLost("cuda:1", 1, 0.0))
     assert recovery.handle(RestartFailed("cuda:1", 2, 1.0))[1:] == [Failover("cuda:1", "")]
-    assert recovery.handle(ChildMoved("cuda:1", "host", 2.0)) == [Promote("cuda:1", 3, "host")]
-    assert recovery.handle(ChildPrepared("cuda:1", 3)) == [Replay(1, (), (1,))]
+    todo = recovery.handle(Replanned((("cpu", "host"), ("cpu:1", "host")), 2.0))
+    assert todo == [PrepareAnew("cpu", 2), Promote("cpu:1", 1, "host")], "who lives stays where it is"
+    assert not recovery.delivers(1, 1), "nothing that was begun before is taken"
+    assert recovery.handle(ChildPrepared("cpu:1", 1)) == []
+    assert recovery.handle(ChildPrepared("cpu", 2)) == [Replay(2, (), (1,))]
+    recovery.handle(StepsReplayed(2))
+    assert recovery.running
     assert recovery.lost == []
+    assert recovery.state("cuda:1") == "retired"
+    assert recovery.handle(ActorLost("cuda:1", 2, 3.0)) == []
+
+
+def test_a_child_that_lives_and_has_no_part_any_more_is_ended_and_may_come_back() -> None:
+    recovery = Recovery({"cpu": "host", "sim:0": "host", "sim:1": "host"}, max_restarts=1)
+    recovery.handle(ActorLost("sim:0", 1, 0.0))
+    recovery.handle(ActorLost("cpu", 1, 0.5))
+    recovery.handle(RestartFailed("sim:0", 2, 1.0))
+    todo = recovery.handle(Replanned((("cpu", "host"),), 2.0))
+    assert todo == [Fence("cpu", 2), Fence("sim:1", 1), Start("cpu", 3, 2.0)], (
+        "one that was coming comes anew"
+    )
+    recovery.handle(RestartFailed("cpu", 3, 3.0))
+    assert recovery.handle(Replanned((("sim:1", "host"),), 4.0)) == [Start("sim:1", 2, 4.0)]
+    assert recovery.handle(ChildPrepared("sim:1", 2)) == [Replay(4, (), ())]
 
 
 def test_a_step_that_takes_children_with_it_every_time_is_given_up() -> None:

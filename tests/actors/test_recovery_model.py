@@ -13,7 +13,6 @@ from actors.events import (
     ActorLost,
     CheckpointLost,
     CheckpointSettled,
-    ChildMoved,
     ChildPrepared,
     Closed,
     Command,
@@ -24,7 +23,9 @@ from actors.events import (
     GiveUp,
     HeartbeatMissed,
     NodeLost,
+    PrepareAnew,
     Promote,
+    Replanned,
     Replay,
     RestartFailed,
     Restore,
@@ -41,8 +42,10 @@ from actors.events import (
 from actors.recovery import Recovery
 
 CHILDREN = ("cpu", "sim:0", "sim:1")
+SPARE = "cpu:1"
+"""A provider that no node is on to begin with."""
 MAX_DEATHS, MAX_RESTARTS = 3, 3
-a_child = st.sampled_from(CHILDREN)
+a_child = st.sampled_from((*CHILDREN, SPARE))
 
 
 class World(RuleBasedStateMachine):
@@ -54,13 +57,14 @@ class World(RuleBasedStateMachine):
             dict.fromkeys(CHILDREN, "host"), MAX_RESTARTS, MAX_DEATHS, checkpoint_every=2
         )
         self.alive: dict[str, int | None] = dict.fromkeys(CHILDREN, 1)
+        self.taking_part = set(CHILDREN)  # in the present plan
         self.prepared = {(name, 1) for name in CHILDREN}
         self.fenced: set[tuple[str, int]] = set()
         self.launched: dict[int, int] = {}  # open step -> epoch of its last launch
         self.ended: list[int] = []
         self.given_up: set[int] = set()
         self.losses = 0  # with steps in flight, since a step ended
-        self.failures = dict.fromkeys(CHILDREN, 0)  # to come up, since it was ready
+        self.failures = dict.fromkeys((*CHILDREN, SPARE), 0)  # to come up, since it was ready
         self.next_step = 1
         self.applied: list[int] = []  # steps that the children's state is made of
         self.wanted: list[int] = []  # steps that it should be made of
@@ -68,7 +72,8 @@ class World(RuleBasedStateMachine):
         self.pending: int | None = None
         self.standbys = 0
         self.to_replay: Replay | None = None
-        self.failed_over = self.closed = False
+        self.gone: set[str] = set()
+        self.closed = False
         self.last: type[Any] = StateBegan
         self.tell(StateBegan())
 
@@ -88,16 +93,27 @@ class World(RuleBasedStateMachine):
                 self.alive[child] = None
                 self.pending = None
             case Start(child, generation, _) | Promote(child, generation, _):
-                assert self.alive[child] is None, "two incarnations at once"
+                assert self.alive.get(child) is None, "two incarnations at once"
+                assert child in self.taking_part
                 assert (child, generation) not in self.fenced
                 self.alive[child] = generation
                 if isinstance(command, Promote):
                     self.standbys -= 1
                     assert self.standbys >= 0, "there is such a standby"
+            case PrepareAnew(child, generation):
+                assert child in self.taking_part
+                before = self.alive[child]
+                assert before is not None, "it lives"
+                assert generation == before + 1
+                self.fenced.add((child, before))  # nothing of it is taken any more
+                self.alive[child] = generation
+                self.pending = None
             case Restore(step):
                 self.applied = list(self.checkpoints[step])
             case Replay(_, kept, open_steps):
-                assert all((c, g) in self.prepared for c, g in self.alive.items()), "all are back first"
+                present = {(c, self.alive[c]) for c in self.taking_part}
+                assert present <= self.prepared, "all are back first"
+                assert all(c in self.taking_part for c, g in self.alive.items() if g is not None)
                 assert list(kept) == sorted(kept)
                 assert list(open_steps) == sorted(open_steps) == sorted(self.launched)
                 self.applied += kept
@@ -109,7 +125,6 @@ class World(RuleBasedStateMachine):
                 self.end(step)
             case Failover(child):
                 assert self.failures[child] == MAX_RESTARTS
-                self.failed_over = True
             case TakeCheckpoint(step):
                 assert self.pending is None, "one checkpoint at a time"
                 assert self.recovery.running
@@ -163,7 +178,7 @@ class World(RuleBasedStateMachine):
     @precondition(lambda self: not self.closed)
     @rule(child=a_child, which=st.sampled_from([ActorLost, HeartbeatMissed]), data=st.data())
     def die(self, child: str, which: Any, data: st.DataObject) -> None:
-        generation = self.alive[child]
+        generation = self.alive.get(child)
         if generation is None or self.recovery.state(child) == "lost":
             return
         if self.recovery.state(child) == "starting":
@@ -175,14 +190,15 @@ class World(RuleBasedStateMachine):
     @precondition(lambda self: self.can_run() and bool(self.launched))
     @rule(children=st.sets(a_child))
     def pass_a_deadline(self, children: set[str]) -> None:
-        suspects = tuple((c, g) for c in sorted(children) if (g := self.alive[c]) is not None)
+        suspects = tuple((c, g) for c in sorted(children) if (g := self.alive.get(c)) is not None)
         self.lose(DeadlinePassed(min(self.launched), suspects, 0.0))
 
     @precondition(lambda self: not self.closed)
     @rule(children=st.sets(a_child, min_size=1), data=st.data())
     def lose_a_node(self, children: set[str], data: st.DataObject) -> None:
         states = ("ready", "prepared")
-        gone = [c for c in sorted(children) if self.alive[c] is not None and self.recovery.state(c) in states]
+        there = [c for c in sorted(children) if self.alive.get(c) is not None]
+        gone = [c for c in there if self.recovery.state(c) in states]
         if gone:
             for child in gone:
                 self.failures[child] += self.recovery.state(child) != "ready"
@@ -198,23 +214,31 @@ class World(RuleBasedStateMachine):
 
     @rule(child=a_child)
     def come_up(self, child: str) -> None:
-        generation = self.alive[child]
+        generation = self.alive.get(child)
         if generation is not None and not self.closed and self.recovery.state(child) == "starting":
             self.prepared.add((child, generation))
             self.tell(ChildPrepared(child, generation))
 
     @rule(child=a_child)
     def fail_to_come_up(self, child: str) -> None:
-        generation = self.alive[child]
+        generation = self.alive.get(child)
         if generation is not None and not self.closed and self.recovery.state(child) == "starting":
             self.failures[child] += 1
             self.tell(RestartFailed(child, generation, 0.0))
 
-    @rule(child=a_child)
-    def move(self, child: str) -> None:
-        if not self.closed and self.recovery.state(child) == "lost":
-            self.failures[child] = 0
-            self.tell(ChildMoved(child, "host", 0.0))
+    @precondition(lambda self: not self.closed and bool(self.recovery.lost))
+    @rule(data=st.data())
+    def go_by_another_plan(self, data: st.DataObject) -> None:
+        """Over some of the providers that are not lost; one of them may have had no part before."""
+        self.gone |= set(self.recovery.lost)
+        left = sorted({*CHILDREN, SPARE} - self.gone)
+        if left:
+            self.taking_part = data.draw(st.sets(st.sampled_from(left), min_size=1))
+            epoch = self.recovery.epoch
+            self.tell(Replanned(tuple((name, "host") for name in sorted(self.taking_part)), 0.0))
+            assert self.recovery.epoch > epoch
+            assert not self.recovery.running
+            assert not self.recovery.lost
 
     @precondition(lambda self: self.to_replay is not None)
     @rule()
@@ -222,7 +246,7 @@ class World(RuleBasedStateMachine):
         command, self.to_replay = self.to_replay, None
         assert command is not None
         self.launched = dict.fromkeys(command.open, command.epoch)
-        self.failures = dict.fromkeys(CHILDREN, 0)
+        self.failures = dict.fromkeys((*CHILDREN, SPARE), 0)
         self.tell(StepsReplayed(command.epoch))
 
     @rule(step=st.integers(1, 40))
@@ -266,9 +290,10 @@ class World(RuleBasedStateMachine):
     # -- what holds ----------------------------------------------------------------------------------------------
     @invariant()
     def what_was_fenced_is_older_than_what_lives(self) -> None:
-        for child in CHILDREN:
-            now = self.recovery.generation(child)
-            assert all(g < now or self.failed_over or self.closed for c, g in self.fenced if c == child)
+        for child, lives in self.alive.items():
+            if lives is not None and not self.closed:
+                assert lives == self.recovery.generation(child)
+                assert all(g < lives for c, g in self.fenced if c == child)
 
     @invariant()
     def the_steps_in_flight_are_those_that_have_not_ended(self) -> None:

@@ -1,4 +1,4 @@
-"""Programs that join a running cluster, or start a Ray of their own: with and without tokens, as jobs, as clients."""
+"""Programs that join a running cluster, or start a Ray of their own: with and without tokens, as jobs."""
 
 from __future__ import annotations
 
@@ -7,16 +7,19 @@ import os
 import secrets
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import onnx.parser
 import pytest
 from ray.util import client
 
+from actors.cluster import ensure_ray, remove_directory
 from cluster import LocalCluster
-from hetero import HeterogeneousExecutor
+from cluster.local import free_port
+from cluster.processes import Family
 from hetero.errors import TransportError
 from tests.faults.harness import ALL
 
@@ -57,6 +60,36 @@ def test_a_job_on_a_cluster_with_tokens_loses_a_child_and_nothing_else(guarded: 
     assert told == {**GOOD, "mode": "token"}
 
 
+@pytest.mark.skipif(find_spec("aiohttp_cors") is None, reason="submitting needs ray[default]")
+def test_a_job_that_is_submitted_loses_a_child_and_nothing_else() -> None:
+    directory = Path(tempfile.mkdtemp(prefix="hray-", dir="/tmp"))
+    variables = {k: v for k, v in os.environ.items() if not k.startswith(("RAY_", "HETERO_"))}
+    variables |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32), "PYTHONPATH": str(ROOT)}
+
+    def command(*words: str) -> str:
+        line = [sys.executable, "-m", "ray.scripts.scripts", *words]
+        done = subprocess.run(line, cwd=ROOT, env=variables, capture_output=True, text=True, timeout=150)
+        assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+        return done.stdout
+
+    ports = [free_port() for _ in range(3)]
+    started = ["start", "--head", "--num-cpus=2", "--object-store-memory=134217728", "--disable-usage-stats"]
+    started += [
+        f"--port={ports[0]}",
+        f"--dashboard-port={ports[1]}",
+        f"--dashboard-agent-listen-port={ports[2]}",
+    ]
+    try:
+        command(*started, "--include-dashboard=true", f"--temp-dir={directory / 'ray'}")
+        submit = ["job", "submit", f"--address=http://127.0.0.1:{ports[1]}", "--"]
+        said = command(*submit, sys.executable, "-m", "tests.cluster.guest")
+    finally:
+        Family().end(directory)
+        remove_directory(directory)
+    told = next(line for line in said.splitlines() if line.startswith("{"))
+    assert json.loads(told) == {**GOOD, "mode": "token"}
+
+
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -86,11 +119,7 @@ def test_a_ray_of_our_own_takes_the_mode_that_is_set(mode: str) -> None:
     assert guest({"RAY_AUTH_MODE": mode, **token}) == {**GOOD, "mode": mode}
 
 
-def test_ray_client_is_refused_at_once_with_what_to_do_instead(monkeypatch: pytest.MonkeyPatch) -> None:
-    options: dict[str, Any] = {"address": "ray://127.0.0.1:10001"}
-    text = '<ir_version: 9, opset_import: ["": 17]> g (float[n] x) => (float[n] y) { y = Neg(x) }'
-    with pytest.raises(TransportError, match=r"address=ray://.*: .*ray job submit.* with host:port"):
-        HeterogeneousExecutor(onnx.parser.parse_model(text), ["cpu"], ray_options=options)
+def test_children_are_not_driven_through_ray_client(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client.ray, "is_connected", lambda: True)  # as after ray.init("ray://…")
-    with pytest.raises(TransportError, match=r"connected through Ray Client: .*ray job submit"):
-        HeterogeneousExecutor(onnx.parser.parse_model(text), ["cpu"])
+    with pytest.raises(TransportError, match="connected through Ray Client: children are driven from within"):
+        ensure_ray()

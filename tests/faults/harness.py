@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import onnx.parser
 
+from actors import chaos
 from actors.pool import RayChildren
 from hetero import HeterogeneousExecutor, RuntimeOptions
 from tests.faults import ops
@@ -85,7 +87,7 @@ class Beside:
     def feeds(self, n: int = 3) -> dict[str, Any]:
         self._seed += 1
         rng = np.random.default_rng(self._seed)
-        stateful = self.ex._state is not None
+        stateful = self.calm._state is not None
         return {"x": rng.standard_normal((1, n, 4) if stateful else (n, 4)).astype(np.float32)}
 
     def submit(self, n: int = 3) -> tuple[Future[dict[str, Any]], dict[str, bytes]]:
@@ -105,6 +107,15 @@ class Beside:
     def step(self, n: int = 3) -> None:
         future, want = self.submit(n)
         assert bits(future.result(timeout=100)) == want
+
+    @contextmanager
+    def stopped(self, point: str, n: int = 3, within_s: float = 100) -> Iterator[chaos.Gate]:
+        """A step on actors that has come to `point`: whatever happens to it in the block, it gives what it must."""
+        with chaos.gate(point) as gate:
+            future, want = self.submit(n)
+            gate.wait_reached()
+            yield gate
+        assert bits(future.result(timeout=within_s)) == want
 
     def steps(self, count: int, n: int = 3) -> None:
         for _ in range(count):

@@ -69,13 +69,9 @@ def test_a_child_that_is_suspended_is_replaced_wherever_it_was(both: Beside, poi
     rows = 3 + runs  # shapes that the child has not seen: it runs them eagerly, then records, then replays
     both.steps(runs - 1, n=rows)
     before = both.recovery()["losses"]
-    with chaos.gate(point) as gate:
-        future, want = both.submit(rows)
-        gate.wait_reached()
+    with both.stopped(point, rows) as gate:
         chaos.suspend(victim(point), both.ex)
         gate.wait_reached()  # by the one that replaces it
-        gate.open()
-    assert bits(future.result(timeout=100)) == want
     assert both.recovery()["losses"] > before
     check(both)
 

@@ -55,12 +55,8 @@ def test_with_checkpoints_only_the_steps_since_the_last_are_replayed(decoder: Be
     decoder.step(1)
     assert same_state(decoder)
     assert decoder.recovery()["replayed_steps"] - before["replayed_steps"] <= EVERY + 1
-    with chaos.gate("partition 3, before run") as gate:
-        future, want = decoder.submit(1)
-        gate.wait_reached()
+    with decoder.stopped("partition 3, before run", 1):
         chaos.kill("cpu", decoder.ex)
-        gate.open()
-    assert bits(future.result(timeout=100)) == want
     decoder.steps(3, n=1)
     assert same_state(decoder)
     assert decoder.recovery()["losses"] == before["losses"] + 2
@@ -118,12 +114,8 @@ def test_a_step_that_failed_is_no_part_of_the_state(decoder: Beside) -> None:
 def test_a_child_killed_while_state_is_copied_is_not_noticed(decoder: Beside, point: str) -> None:
     """It is due after EVERY steps, told with the next one, made before the one after that, and then asked for."""
     decoder.steps(EVERY + 1)
-    with chaos.gate(point) as gate:
-        future, want = decoder.submit(1)
-        gate.wait_reached()
+    with decoder.stopped(point, 1):
         chaos.kill("sim:0", decoder.ex)
-        gate.open()
-    assert bits(future.result(timeout=100)) == want
     decoder.steps(3, n=1)
     assert same_state(decoder)
 

@@ -50,12 +50,8 @@ def test_the_chain_goes_over_both_children_more_than_once(chain: Beside) -> None
 def test_a_child_killed_around_a_partition_is_not_noticed(chain: Beside, partition: int, where: str) -> None:
     chain.step()
     before = chain.recovery()
-    with chaos.gate(f"partition {partition}, {where}") as gate:
-        future, want = chain.submit()
-        gate.wait_reached()
+    with chain.stopped(f"partition {partition}, {where}"):
         chaos.kill(device_of(chain, partition), chain.ex)
-        gate.open()
-    assert bits(future.result(timeout=100)) == want
     chain.step()
     after = chain.recovery()
     assert after["losses"] == before["losses"] + 1
@@ -75,12 +71,8 @@ def test_a_child_killed_inside_a_kernel_in_an_eager_a_recording_or_a_captured_ru
             3
         ):  # that the child has made of these shapes; those of a new one begin with the replay
             both.steps(max(0, runs - 1))
-            with chaos.gate("in Stop") as gate:
-                future, want = both.submit()
-                gate.wait_reached()
+            with both.stopped("in Stop"):
                 chaos.kill("sim:0", both.ex)
-                gate.open()
-            assert bits(future.result(timeout=100)) == want
         both.steps(3)
         assert both.recovery()["losses"] == 3
 
@@ -109,13 +101,9 @@ def test_a_child_killed_while_it_is_started_again_is_not_noticed(chain: Beside) 
 
 
 def test_both_children_killed_at_once_are_not_noticed(chain: Beside) -> None:
-    with chaos.gate("partition 1, before run") as gate:
-        future, want = chain.submit()
-        gate.wait_reached()
+    with chain.stopped("partition 1, before run"):
         for device in ("sim:0", "cpu"):
             chaos.kill(device, chain.ex)
-        gate.open()
-    assert bits(future.result(timeout=100)) == want
 
 
 def test_all_steps_in_flight_come_back_once_and_in_order(chain: Beside) -> None:
