@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from actors.channels.messages import Message, read
+from actors.channels.messages import Forms, Message, read
 from hetero.errors import TransportError
 
 
@@ -70,6 +70,7 @@ class Intake:
         """Raises: OSError where there is no descriptor to be had."""
         self.counters = Counters()
         self._generation = generation
+        self._forms: Forms = {}
         self._events: list[Event] = []
         self._lost: set[int] = set()
         self._handlers: dict[int, Callable[[int], object]] = {}
@@ -143,7 +144,7 @@ class Intake:
     def arrived(self, peer: int, frames: Sequence[Any]) -> None:
         """A message of an authenticated peer; what it must not be is counted and dropped. Keeps the first frame not."""
         try:
-            generation, message = read(frames)
+            generation, message = read(frames, self._forms)
         except TransportError:
             self.counters.malformed += 1
             return
