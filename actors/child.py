@@ -182,6 +182,11 @@ class ChildActor:
         index, device, threads = self._place
         known: Any = ray.util  # it has no types
         address = str(known.get_node_ip_address())
+
+        def begin() -> None:
+            set_threads(threads)  # Numba's setting holds for the calling thread
+            child.dwell()
+
         self._channel = channel = ChildChannel(
             index,
             device,
@@ -190,7 +195,7 @@ class ChildActor:
             self._routes,
             partial(self._turn.compute, child),
             child.drop,
-            begin=lambda: set_threads(threads),  # Numba's setting holds for the calling thread
+            begin=begin,
         )
         return channel.card
 

@@ -161,10 +161,13 @@ class Mending:
         """Bring back children that have ended meanwhile."""
         gone = {}
         for member in self._held.members.values():
-            error = member.end.exception() if member.end is not None and member.ended() else None
+            if not member.ended() or member.end is None:
+                continue
+            error = member.end.exception()
             if error is not None:
                 gone[member] = how_it_went(root_cause(error))
-        self.do(*self._losses(gone))
+        if gone or self._todo or self._starting:
+            self.do(*self._losses(gone))
 
     def died(self, error: BaseException) -> None:
         """A call has failed with the death of a child, or the loss of what it made."""

@@ -37,6 +37,8 @@ class Turn:
             try:
                 if self.before is not None:
                     self.before(step)
+                if not chaos.active():
+                    return child.run(partition, step, parcels, graph_slot, binding)
                 chaos.reach(f"partition {partition}, before run", step)
                 sent = child.run(partition, step, parcels, graph_slot, binding)
                 chaos.reach(f"partition {partition}, before send", step)

@@ -21,7 +21,7 @@ from hetero.errors import (
 )
 from hetero.extensions.registry import load_modules
 from hetero.kernels.limits import limited, machine_bytes
-from hetero.kernels.randomness import drawing
+from hetero.kernels.randomness import STEP, draw, drawing
 from hetero.options import RuntimeOptions
 from hetero.program.validate import validate
 from hetero.providers.base import Provider, ProviderConfig
@@ -70,6 +70,8 @@ class ChildExecutor:
         self._value_bytes = min(options.max_value_bytes, machine_bytes())
         self._spans: list[Span] = []
         self._closed = False
+        self._home: int | None = None
+        """The thread that `dwell` was called in."""
         self._busy_s = 0.0
         self._bytes_in = 0
         self._bytes_out = 0
@@ -141,8 +143,16 @@ class ChildExecutor:
                     self._context.drive(graph_slot)
                     if self._context.ops is not None:
                         self._context.ops.step = step
-                with np.errstate(all="ignore"), limited(self._value_bytes):
+                if self._home is not None and self._home == threading.get_ident():
+                    draw(step)
                     sent = self._run(task, step, parcels, binding)
+                else:
+                    with (
+                        np.errstate(all="ignore"),
+                        limited(self._value_bytes),
+                        drawing(self.options.seed, step),
+                    ):
+                        sent = self._run(task, step, parcels, binding)
             except BaseException as error:
                 self._abandon(step)
                 if isinstance(error, HeteroError):
@@ -160,6 +170,13 @@ class ChildExecutor:
                 self._spans.append(Span(f"partition {partition}", self.provider.name, step, started, ended))
             return sent
 
+    def dwell(self) -> None:
+        """This thread runs nothing but this child from now on: what surrounds each run is entered once, for good."""
+        np.seterr(all="ignore")
+        limited(self._value_bytes).__enter__()
+        drawing(self.options.seed, 0).__enter__()
+        self._home = threading.get_ident()
+
     def _run(
         self, task: Task, step: int, parcels: Sequence[Sequence[Value]], binding: Binding | None
     ) -> list[list[Value]]:
@@ -173,14 +190,15 @@ class ChildExecutor:
                 raise TransportError(
                     f"parcel {receive.parcel} holds {len(parcel)} of {len(receive.values)} values"
                 )
-            values.update(zip(receive.values, parcel, strict=True))
-            self._bytes_in += sum(map(value_bytes, parcel))
-        program, states = task.program, self._states
-        if states:
+            for name, value in zip(receive.values, parcel, strict=True):
+                values[name] = value
+                self._bytes_in += value.nbytes if type(value) is np.ndarray else value_bytes(value)
+        program, states = task.program, self._states if self._states else None
+        if states is not None:
             states.settle(step)
-        results = self._called(task, step, values, binding)
+        results = self._called(task, values, binding, states)
         values.update(zip(task.output_names, results, strict=True))
-        if states:
+        if states is not None:
             states.leave(step, program, values)
         on_device = None if binding is None else binding.on_device
         if on_device is not None:
@@ -189,10 +207,15 @@ class ChildExecutor:
         for send in task.sends:
             parcel = []
             for name in send.values:
-                stand_in = states.stands_for(send.parcel, name, values) if states else None
+                value = values[name]
+                if type(value) is np.ndarray and states is None and on_device is None:
+                    parcel.append(value)
+                    self._bytes_out += value.nbytes
+                    continue
+                stand_in = None if states is None else states.stands_for(send.parcel, name, values)
                 if on_device is not None and (send.parcel, name) in on_device.withheld:
-                    stand_in = Resident(tuple(values[name].shape))
-                value = self._to_host(values[name]) if stand_in is None else stand_in
+                    stand_in = Resident(tuple(value.shape))
+                value = self._to_host(value) if stand_in is None else stand_in
                 self._bytes_out += value_bytes(value)
                 parcel.append(value)
             sent.append(parcel)
@@ -206,15 +229,15 @@ class ChildExecutor:
         return sent
 
     def _called(
-        self, task: Task, step: int, values: dict[str, Value], binding: Binding | None
+        self, task: Task, values: dict[str, Value], binding: Binding | None, states: ChildStates | None
     ) -> list[Value]:
         """Run the task's program; where a state has no room and may grow, it does, and the program is run again."""
         runner = self._runners[task.partition]
         if self._buffers:
             self._buffers.enter(task.input_names, values)
         while True:
-            if self._states:
-                self._states.enter(task.program, values)
+            if states is not None:
+                states.enter(task.program, values)
             try:
                 inputs = [values[name] for name in task.input_names]
             except KeyError as cause:
@@ -224,11 +247,11 @@ class ChildExecutor:
                 ) from cause
             pins = None if binding is None else self._pinned(task, inputs, binding)
             try:
-                with drawing(self.options.seed, step):
-                    return runner.run(inputs, pins)
+                return runner.run(inputs, pins)
             except StateError as error:
-                if not self._states.grown(error, self._runners.values()):
+                if states is None or not states.grown(error, self._runners.values()):
                     raise
+                draw(STEP.get())  # what is run again draws again what it drew
 
     def _pinned(self, task: Task, inputs: Sequence[Value], binding: Binding) -> Pins | None:
         """What the program reads and writes in place; the same object as long as nothing has changed."""
