@@ -104,7 +104,8 @@ class Mending:
         if machine is None:
             return
         self.notice()
-        self._raise_lost()
+        if self.lost:
+            self._raise_lost()
         self.check_state()
         for event in self._checkpoints.before_launch():
             machine.handle(event)
@@ -142,7 +143,8 @@ class Mending:
         """Raises: ChildDiedError, StepTimeoutError where the step was given up; ClosedError."""
         if self.closed:
             raise ClosedError("these children were closed", phase="transport")
-        self._raise_lost()
+        if self.lost:
+            self._raise_lost()
         if step in self._journal.open:
             self.check_state()
         given_up = self._given_up.get(step)

@@ -9,6 +9,7 @@ import time
 import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -257,7 +258,7 @@ class RayChildren(Children):
         try:
             flight = self._held.roads.launch(
                 step,
-                lambda: {k: [brought(v) for v in values] for k, values in given.items()},
+                partial(brought, given),
                 sends_back,
                 graph_slot,
                 self._options.step_timeout_s or None,

@@ -137,7 +137,10 @@ class Recovery:
     @property
     def running(self) -> bool:
         """Whether every child is ready, so that steps may be launched."""
-        return all(c.state == "ready" for c in self._by_name.values())
+        for child in self._by_name.values():  # noqa: SIM110 - asked in every step
+            if child.state != "ready":
+                return False
+        return True
 
     @property
     def lost(self) -> list[str]:
@@ -293,9 +296,8 @@ class Recovery:
     def _finished(self, event: StepFinished) -> list[Command]:
         self._require(event.step in self.open, event)
         self._end(event.step)
-        self._deaths = {
-            step: n for step, n in self._deaths.items() if step in self.open
-        }  # kept ones did no harm
+        if self._deaths:  # kept ones did no harm
+            self._deaths = {step: n for step, n in self._deaths.items() if step in self.open}
         if not self.stateful:
             return []
         self.kept.append(event.step)

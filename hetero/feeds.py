@@ -59,7 +59,7 @@ class Feeds:
         Raises: InputError naming the input, what was expected and what came; GuardError where two extents that share
         a symbol disagree, or a shape that follows from them contradicts an operator or what the model declares.
         """
-        if not isinstance(feeds, Mapping):
+        if type(feeds) is not dict and not isinstance(feeds, Mapping):
             raise InputError(f"feeds must be a dict of input names to arrays, not {type(feeds).__name__}")
         if (feeds.keys() | resident.keys() if resident else feeds.keys()) != self._inputs.keys():
             self._names({**feeds, **resident})

@@ -155,13 +155,17 @@ class ChildChannel:
             self._settle()
 
     def _take(self, peer: int, message: Message) -> None:
+        if isinstance(message, Sent) or (isinstance(message, Begin) and peer == CALLER):
+            attempt = message.attempt
+            self._mailbox.begin(attempt, message.step, message.graph_slot)
+            for packed in message.parcels:
+                arrival = self._mailbox.deliver(attempt, packed.parcel, (peer, packed))
+                if arrival is not Arrival.KEPT:
+                    self._arrivals[arrival] += 1
+                    if arrival is Arrival.LATE:
+                        self._incoming.refuse(peer, packed)
+            return
         match message:
-            case Begin(step, attempt, graph_slot, parcels) if peer == CALLER:
-                self._mailbox.begin(attempt, step, graph_slot)
-                self._deliver(peer, attempt, parcels)
-            case Sent(step, attempt, graph_slot, _, parcels):
-                self._mailbox.begin(attempt, step, graph_slot)
-                self._deliver(peer, attempt, parcels)
             case Abort(step, attempt) if peer == CALLER:
                 self._end(attempt)
                 self._drop(step)
@@ -170,25 +174,18 @@ class ChildChannel:
             case _:
                 self._endpoint.counters.malformed += 1
 
-    def _deliver(self, peer: int, attempt: int, parcels: Sequence[Packed]) -> None:
-        for packed in parcels:
-            arrival = self._mailbox.deliver(attempt, packed.parcel, (peer, packed))
-            if arrival is not Arrival.KEPT:
-                self._arrivals[arrival] += 1
-                if arrival is Arrival.LATE:
-                    self._incoming.refuse(peer, packed)
-
     # -- partitions ----------------------------------------------------------------------------------------------
     def _compute(self, work: Work) -> None:
         step, attempt = work.step, work.attempt
         outline = self._steady[work.partition].outline(work.graph_slot)
         try:
-            values = [
-                arrays_in(packed.body, packed.arrays)
-                if packed.arrays is not None
-                else self._incoming.open(peer, self._endpoint.process(peer), attempt, packed)
-                for peer, packed in work.contents
-            ]
+            values = []
+            for peer, packed in work.contents:
+                if packed.arrays is not None:
+                    values.append(arrays_in(packed.body, packed.arrays))
+                else:
+                    process = self._endpoint.process(peer)
+                    values.append(self._incoming.open(peer, process, attempt, packed))
             made = self._run(work.partition, step, values, work.graph_slot)
             del values
             bodies = None if outline is None else outline.bodies(made)

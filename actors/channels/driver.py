@@ -88,7 +88,8 @@ class DriverChannel:
         self._guard = threading.Lock()
         self._launching = threading.Lock()
         self._attempts = 0
-        self._broken: HeteroError | None = None
+        self.broken: HeteroError | None = None
+        """Why these channels have ended, if they have."""
         self._suspicion: tuple[float, TransportError] | None = None
         self._late = 0
         self._closing = False
@@ -126,7 +127,8 @@ class DriverChannel:
             encoded = [encode(values) for values in contents]
             self._steady.sent(graph_slot, contents, encoded)
         with self._launching:
-            self._check()
+            if self.broken is not None:
+                self._check()
             self._attempts += 1
             attempt = self._attempts
             flight = Flight(step, attempt, set(self._missing))
@@ -141,7 +143,8 @@ class DriverChannel:
             except BaseException:
                 self.drop(flight)  # no number may be missing over there
                 raise
-            self._check()  # else a child that was lost meanwhile would be waited for
+            if self.broken is not None:
+                self._check()  # else a child that was lost meanwhile would be waited for
         return flight
 
     def _begin(
@@ -175,7 +178,7 @@ class DriverChannel:
         Raises: what a child raised, ChildDiedError, StepTimeoutError.
         """
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        while not flight.over:
+        while flight.missing and flight.error is None:
             left = None if deadline is None else deadline - time.monotonic()
             if left is not None and left <= 0:
                 raise StepTimeoutError("the step passed its deadline", step=flight.step)
@@ -200,11 +203,6 @@ class DriverChannel:
             self._flights.pop(flight.attempt, None)
         if not self._ended():
             self._abort(flight)
-
-    @property
-    def broken(self) -> HeteroError | None:
-        """Why these channels have ended, if they have."""
-        return self._broken
 
     def statistics(self) -> dict[str, int]:
         """Counters of messages, of what was dropped and why, and of bytes."""
@@ -242,18 +240,20 @@ class DriverChannel:
         while not self._closing:
             if self._turns.wait(self._patience_s()):
                 try:
-                    self._serve(0)
+                    self._guarded(self._endpoint.take, self._endpoint.wait(0))
                 finally:
                     self._turns.pass_on()
 
     def _lead(self, flight: Flight, deadline: float | None) -> None:
         """Take what comes in, until this flight is over or the time is."""
-        while not flight.over:
+        while flight.missing and flight.error is None:
             left = None if deadline is None else deadline - time.monotonic()
             if left is not None and left <= 0:
                 return
-            patience = None if self._suspicion is None else self._patience_s()
-            self._serve(left if patience is None else patience if left is None else min(left, patience))
+            if self._suspicion is not None:
+                patience = self._suspicion[0] - time.monotonic()
+                left = max(0.0, patience if left is None else min(left, patience))
+            self._guarded(self._endpoint.take, self._endpoint.wait(left))
 
     def _call_next(self) -> None:
         """Whoever has waited longest and still does may lead."""
@@ -266,11 +266,6 @@ class DriverChannel:
         """How long to wait before a suspicion is one no more."""
         suspicion = self._suspicion
         return None if suspicion is None else max(0.0, suspicion[0] - time.monotonic())
-
-    def _serve(self, timeout_s: float | None) -> None:
-        """Wait once, and take what has come."""
-        ready = self._endpoint.wait(timeout_s)
-        self._guarded(self._endpoint.take, ready)
 
     def _guarded(self, events: Callable[[T], Sequence[Event]], ready: T) -> None:
         """Take these events. What fails then ends the channels, else whoever waits would wait for ever."""
@@ -323,7 +318,9 @@ class DriverChannel:
 
     def _arrived(self, peer: int, step: int, attempt: int, parcels: Sequence[Packed]) -> None:
         """Copy what has arrived out at once: a child must not wait for credit until somebody fetches its outputs."""
-        flight = self._flight(step, attempt)
+        flight = self._flights.get(attempt)
+        if flight is not None and flight.step != step:
+            flight = None
         for packed in parcels:
             if flight is None:
                 self._late += 1
@@ -335,12 +332,16 @@ class DriverChannel:
                     else:
                         process = self._endpoint.process(peer)
                         values = self._incoming.open(peer, process, attempt, packed)
-                    flight.arrived[packed.parcel] = list(map(_own, values))
+                    flight.arrived[packed.parcel] = [
+                        v.copy(order="K") if type(v) is np.ndarray else _own(v) for v in values
+                    ]
                     del values
                 except (TransportError, MemoryError) as error:
                     self._fail(flight, error)
-                else:
-                    self._progress(flight, packed.parcel)
+                    continue
+                flight.missing.discard(packed.parcel)
+                if not flight.missing:
+                    flight.ring()
 
     def _progress(self, flight: Flight, what: Any) -> None:
         flight.missing.discard(what)
@@ -369,18 +370,18 @@ class DriverChannel:
             self._endpoint.send(peer, Settled(released=tuple(tickets)))
 
     def _ended(self) -> bool:
-        return self._broken is not None
+        return self.broken is not None
 
     def _check(self) -> None:
-        broken = self._broken
+        broken = self.broken
         if broken is not None:
             raise _again(broken)
 
     def _end(self, error: HeteroError) -> None:
         """Nothing more comes over these channels."""
-        if self._broken is not None:
+        if self.broken is not None:
             return
-        self._broken = error
+        self.broken = error
         with self._guard:
             flights = list(self._flights.values())
         for flight in flights:

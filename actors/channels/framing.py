@@ -14,14 +14,15 @@ from hetero.errors import TransportError
 
 BUFFER_BYTES = 1 << 16
 """Larger than what comes before any message's frames."""
-_ONE = struct.Struct("<IQ")
+ONE = struct.Struct("<IQ")
+"""What comes before the one frame that most messages are."""
 _COUNT = struct.Struct("<I")
 
 
 def joined(frames: Sequence[Any]) -> list[Any]:
     """The pieces that the message is on the stream; the usual one, of one frame, is one piece."""
     if len(frames) == 1:
-        return [_ONE.pack(1, len(frames[0])) + frames[0]]
+        return [ONE.pack(1, len(frames[0])) + frames[0]]
     lengths = [len(f) for f in frames]
     return [struct.pack(f"<I{len(frames)}Q", len(frames), *lengths) + frames[0], *frames[1:]]
 
@@ -42,7 +43,15 @@ class Reader:
         if self._frames is not None:
             frame, offset = self._at
             return self._frames[frame][offset:]
-        return self._buffer[self._filled :]
+        return self._buffer[self._filled :] if self._filled else self._buffer
+
+    def only(self, received: int) -> memoryview | None:
+        """So many bytes were received, and are one message of one frame, as most are; it holds until the next are.
+        None: `take` has to see them."""
+        if self._filled or self._frames is not None or received < ONE.size:
+            return None
+        count, first = ONE.unpack_from(self._buffer)
+        return self._buffer[ONE.size : received] if count == 1 and first == received - ONE.size else None
 
     @property
     def partial(self) -> bool:
@@ -59,8 +68,8 @@ class Reader:
             yield from self._filled_up(received)
             return
         buffer, start, end = self._buffer, 0, self._filled + received
-        while end - start >= _ONE.size:
-            count, first = _ONE.unpack_from(buffer, start)
+        while end - start >= ONE.size:
+            count, first = ONE.unpack_from(buffer, start)
             if not (1 <= count <= MAX_FRAMES and first <= MAX_HEADER_BYTES):
                 raise TransportError("a malformed message: too large, or empty")
             begin = start + _COUNT.size + 8 * count

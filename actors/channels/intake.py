@@ -102,7 +102,7 @@ class Intake:
 
     def poll(self, timeout_s: float | None) -> list[Event]:
         """What has happened; waits for something to, up to `timeout_s` (None: for ever) or `wake`."""
-        return self.take(self.wait(timeout_s))
+        return self.take(self._epoll.poll(0 if self._again else timeout_s))
 
     def wait(self, timeout_s: float | None) -> list[tuple[int, int]]:
         """The waiting part of `poll`: what `take` takes. If it is interrupted, nothing is lost."""

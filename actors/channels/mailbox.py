@@ -97,10 +97,11 @@ class Mailbox:
         if entry is None or entry.step is None:
             return None
         partition, parcels = self._tasks[entry.position]
+        there = entry.parcels
         for p in parcels:
-            if p not in entry.parcels:
+            if p not in there:
                 return None
-        contents = tuple([entry.parcels.pop(p) for p in parcels])
+        contents = (there.pop(parcels[0]),) if len(parcels) == 1 else tuple([there.pop(p) for p in parcels])
         last = entry.position == len(self._tasks) - 1
         return Work(entry.step, self.current, partition, entry.graph_slot, contents, last)
 

@@ -82,7 +82,7 @@ class Again:
     step: int
     attempt: int
     description: bytes
-    bodies: list[bytes]
+    bodies: Sequence[bytes]
 
 
 @dataclass(slots=True)
@@ -162,16 +162,18 @@ def write(message: Message, generation: int) -> list[Any]:
 
     Raises: TransportError for a header larger than a receiver accepts.
     """
+    if type(message) is Again:  # small, and what is sent most
+        description = message.description
+        head = _HEAD.pack(_DATA, VERSION, generation, message.step, message.attempt, len(description))
+        return [b"".join((head, description, *message.bodies))]
     frames: list[Any] = [b""]
     match message:
-        case Again(step, attempt, description, bodies):
-            header = _with_bodies(generation, step, attempt, description, bodies)
         case Begin(step, attempt, graph_slot, parcels):
             description = describe(graph_slot, CALLER, parcels, frames)
-            header = _with_bodies(generation, step, attempt, description, _inline(parcels))
+            header = _data(generation, step, attempt, description, parcels)
         case Sent(step, attempt, graph_slot, partition, parcels):
             description = describe(graph_slot, partition, parcels, frames)
-            header = _with_bodies(generation, step, attempt, description, _inline(parcels))
+            header = _data(generation, step, attempt, description, parcels)
         case Ended(step, attempt) | Abort(step, attempt):
             header = _packed(message, generation, step, attempt)
         case Failed(step, attempt, error):
@@ -200,15 +202,10 @@ def describe(
     return described
 
 
-def _with_bodies(
-    generation: int, step: int, attempt: int, description: bytes, bodies: Sequence[bytes]
-) -> bytes:
+def _data(generation: int, step: int, attempt: int, description: bytes, parcels: Sequence[Packed]) -> bytes:
     head = _HEAD.pack(_DATA, VERSION, generation, step, attempt, len(description))
+    bodies = [p.body for p in parcels if p.block is None and isinstance(p.body, bytes)]
     return b"".join((head, description, *bodies))
-
-
-def _inline(parcels: Sequence[Packed]) -> list[bytes]:
-    return [p.body for p in parcels if p.block is None and isinstance(p.body, bytes)]
 
 
 def _packed(message: Message, generation: int, *fields: Any) -> bytes:
@@ -226,8 +223,35 @@ def read(frames: Sequence[Any], forms: Forms | None = None) -> tuple[int, Messag
     if not 1 <= len(frames) <= MAX_FRAMES or len(frames[0]) > MAX_HEADER_BYTES:
         raise _malformed("too large, or empty")
     header = frames[0]
-    if len(header) >= _HEAD.size and header[0] == _DATA:
-        return _read_data(header, frames, {} if forms is None else forms)
+    if len(header) < _HEAD.size or header[0] != _DATA:
+        return _read_control(header)
+    _, version, generation, step, attempt, length = _HEAD.unpack_from(header)
+    at = _HEAD.size + length
+    description = bytes(header[_HEAD.size : at])
+    form = None if forms is None else forms.get(description)
+    if form is None:
+        form = _form(description, {} if forms is None else forms)
+    if version != VERSION or len(header) != at + form.inline_bytes:
+        raise _malformed("of another version, or with more or less than it says")
+    if not (-1 <= step <= MAX_NUMBER and -1 <= attempt <= MAX_NUMBER):
+        raise _malformed("with a number out of bounds")
+    parcels = []
+    for part in form.parts:
+        where, body, block = part.where, None, None
+        if where is True:
+            body = bytes(header[at : at + part.nbytes])
+            at += part.nbytes
+        elif type(where) is int:
+            body = _frame(frames, where, part.nbytes)
+        elif type(where) is Block:
+            block = where
+        parcels.append(Packed(part.parcel, part.specs, part.nbytes, part.ticket, block, body, part.arrays))
+    if form.partition == CALLER:
+        return generation, Begin(step, attempt, form.graph_slot, tuple(parcels))
+    return generation, Sent(step, attempt, form.graph_slot, form.partition, tuple(parcels))
+
+
+def _read_control(header: Any) -> tuple[int, Message]:
     entries = _unpacked(header)
     if type(entries) is not list or len(entries) < 3 or entries[0] != VERSION:
         raise _malformed("of another version, or none")
@@ -255,32 +279,6 @@ def _unpacked(packed: Any) -> Any:
         )
     except Exception as cause:  # msgpack raises some ten kinds
         raise TransportError(f"a malformed message: {cause}") from cause
-
-
-def _read_data(header: Any, frames: Sequence[Any], forms: Forms) -> tuple[int, Message]:
-    _, version, generation, step, attempt, length = _HEAD.unpack_from(header)
-    at = _HEAD.size + length
-    description = bytes(header[_HEAD.size : at])
-    form = forms.get(description)
-    if form is None:
-        form = _form(description, forms)
-    if version != VERSION or len(header) != at + form.inline_bytes:
-        raise _malformed("of another version, or with more or less than it says")
-    if not (-1 <= step <= MAX_NUMBER and -1 <= attempt <= MAX_NUMBER):
-        raise _malformed("with a number out of bounds")
-    parcels = []
-    for part in form.parts:
-        body: Any = None
-        if part.where is True:
-            body = bytes(header[at : at + part.nbytes])
-            at += part.nbytes
-        elif type(part.where) is int:
-            body = _frame(frames, part.where, part.nbytes)
-        block = part.where if isinstance(part.where, Block) else None
-        parcels.append(Packed(part.parcel, part.specs, part.nbytes, part.ticket, block, body, part.arrays))
-    if form.partition == CALLER:
-        return generation, Begin(step, attempt, form.graph_slot, tuple(parcels))
-    return generation, Sent(step, attempt, form.graph_slot, form.partition, tuple(parcels))
 
 
 def _frame(frames: Sequence[Any], index: int, nbytes: int) -> Bytes:

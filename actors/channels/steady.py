@@ -21,10 +21,10 @@ Layout = tuple[tuple[np.dtype[Any], tuple[int, ...], bytes], ...]
 @dataclass(frozen=True, slots=True, eq=False)
 class Outline:
     """The messages of one sender for small arrays of these dtypes and shapes. `letters`: for each destination the
-    description, and which of the parcels it gets."""
+    description, and which of the parcels it gets (None: all)."""
 
     layouts: tuple[Layout, ...]
-    letters: tuple[tuple[int, bytes, tuple[int, ...]], ...]
+    letters: tuple[tuple[int, bytes, tuple[int, ...] | None], ...]
 
     def bodies(self, contents: Sequence[Sequence[Any]]) -> list[bytes] | None:
         """Copies of these values, a body for each parcel; None where they are not like those."""
@@ -49,7 +49,7 @@ class Outline:
     def messages(self, step: int, attempt: int, bodies: Sequence[bytes]) -> list[tuple[int, Again]]:
         """For each destination its message."""
         return [
-            (to, Again(step, attempt, description, [bodies[k] for k in which]))
+            (to, Again(step, attempt, description, bodies if which is None else [bodies[k] for k in which]))
             for to, description, which in self.letters
         ]
 
@@ -96,7 +96,12 @@ class Steady:
                 which.setdefault(destination, []).append(k)
         partition = self._sender
         letters = tuple(
-            (to, describe(graph_slot, partition, [packed[k] for k in ks]), tuple(ks)) for to, ks in which.items()
+            (
+                to,
+                describe(graph_slot, partition, [packed[k] for k in ks]),
+                None if len(ks) == len(packed) else tuple(ks),
+            )
+            for to, ks in which.items()
         )
         return Outline(tuple(layouts), letters)
 

@@ -131,6 +131,9 @@ def arrays_of(specs: Any, nbytes: int) -> Arrays | None:
 
 def arrays_in(body: Any, arrays: Arrays) -> list[Any]:
     """What `decode` makes of a body whose description is known."""
+    if len(arrays) == 1:
+        shape, dtype, at, order = arrays[0]
+        return [np.ndarray(shape, dtype, body, at, None, order)]
     return [np.ndarray(shape, dtype, body, at, None, order) for shape, dtype, at, order in arrays]
 
 

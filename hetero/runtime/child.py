@@ -196,7 +196,10 @@ class ChildExecutor:
         program, states = task.program, self._states if self._states else None
         if states is not None:
             states.settle(step)
-        results = self._called(task, values, binding, states)
+        if binding is None and states is None and not self._buffers:
+            results = self._runners[task.partition].run(self._inputs(task, values))
+        else:
+            results = self._called(task, values, binding, states)
         values.update(zip(task.output_names, results, strict=True))
         if states is not None:
             states.leave(step, program, values)
@@ -238,13 +241,7 @@ class ChildExecutor:
         while True:
             if states is not None:
                 states.enter(task.program, values)
-            try:
-                inputs = [values[name] for name in task.input_names]
-            except KeyError as cause:
-                raise TransportError(
-                    f"partition {task.partition} reads a value that no parcel and no earlier partition brought",
-                    operand=str(cause.args[0]),
-                ) from cause
+            inputs = self._inputs(task, values)
             pins = None if binding is None else self._pinned(task, inputs, binding)
             try:
                 return runner.run(inputs, pins)
@@ -252,6 +249,15 @@ class ChildExecutor:
                 if states is None or not states.grown(error, self._runners.values()):
                     raise
                 draw(STEP.get())  # what is run again draws again what it drew
+
+    def _inputs(self, task: Task, values: Mapping[str, Value]) -> list[Value]:
+        try:
+            return [values[name] for name in task.input_names]
+        except KeyError as cause:
+            raise TransportError(
+                f"partition {task.partition} reads a value that no parcel and no earlier partition brought",
+                operand=str(cause.args[0]),
+            ) from cause
 
     def _pinned(self, task: Task, inputs: Sequence[Value], binding: Binding) -> Pins | None:
         """What the program reads and writes in place; the same object as long as nothing has changed."""

@@ -247,7 +247,7 @@ class Runner:
             section, inputs, ran = self.roots.choose(inputs, pins)
             if not ran:
                 self._load(section, inputs)
-                self._call(section)
+                call_section(self.program, section, self.context)
             while section.tail is not None:
                 section = self._next(section)
             self.statistics.runs += 1
