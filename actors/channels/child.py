@@ -177,7 +177,7 @@ class ChildChannel:
     # -- partitions ----------------------------------------------------------------------------------------------
     def _compute(self, work: Work) -> None:
         step, attempt = work.step, work.attempt
-        outline = self._steady[work.partition].outline(work.graph_slot)
+        outline = self._steady[work.partition].outlines.get(work.graph_slot)
         try:
             values = []
             for peer, packed in work.contents:

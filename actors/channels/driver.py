@@ -121,7 +121,7 @@ class DriverChannel:
         Raises: TransportError for what is no value; ChildDiedError; StepTimeoutError.
         """
         contents = [given[parcel] for parcel in self._routes.given]
-        outline = self._steady.outline(graph_slot)
+        outline = self._steady.outlines.get(graph_slot)
         bodies = None if outline is None else outline.bodies(contents)
         if bodies is None:
             encoded = [encode(values) for values in contents]

@@ -61,12 +61,9 @@ class Steady:
     def __init__(self, sender: int, sends: Sends, destinations: Sequence[int] = ()) -> None:
         """`sender`: a partition, or CALLER. `destinations`: to whom a message goes even if it holds no parcel."""
         self._sender, self._sends, self._destinations = sender, sends, destinations
-        self._outlines: dict[str, Outline] = {}
+        self.outlines: dict[str, Outline] = {}
+        """The latest of each graph slot."""
         self._before: dict[str, list[Any]] = {}
-
-    def outline(self, graph_slot: str) -> Outline | None:
-        """The latest outline of what is sent for this graph slot."""
-        return self._outlines.get(graph_slot)
 
     def sent(
         self, graph_slot: str, contents: Sequence[Sequence[Any]], encoded: Sequence[Encoded]
@@ -76,7 +73,7 @@ class Steady:
         if self._before.get(graph_slot) == specs:
             outline = self._outline(graph_slot, contents, encoded)
             if outline is not None:
-                self._outlines[graph_slot] = outline
+                self.outlines[graph_slot] = outline
         else:
             self._before[graph_slot] = specs
 

@@ -70,6 +70,9 @@ class ChildExecutor:
         self._value_bytes = min(options.max_value_bytes, machine_bytes())
         self._spans: list[Span] = []
         self._closed = False
+        self._driven: str | None = None
+        self._plain = True
+        """Whether nothing is kept here between steps."""
         self._home: int | None = None
         """The thread that `dwell` was called in."""
         self._busy_s = 0.0
@@ -139,10 +142,13 @@ class ChildExecutor:
                 )
             started = time.perf_counter()
             try:
-                if self._context is not None:
-                    self._context.drive(graph_slot)
-                    if self._context.ops is not None:
-                        self._context.ops.step = step
+                context = self._context
+                if context is not None:
+                    if graph_slot != self._driven:
+                        context.drive(graph_slot)
+                        self._driven = graph_slot
+                    if context.ops is not None:
+                        context.ops.step = step
                 if self._home is not None and self._home == threading.get_ident():
                     draw(step)
                     sent = self._run(task, step, parcels, binding)
@@ -180,6 +186,10 @@ class ChildExecutor:
     def _run(
         self, task: Task, step: int, parcels: Sequence[Sequence[Value]], binding: Binding | None
     ) -> list[list[Value]]:
+        if task.straight and self._plain and binding is None:
+            inputs = parcels[0] if len(parcels) == 1 else [value for parcel in parcels for value in parcel]
+            if len(inputs) == len(task.input_names):
+                return self._run_straight(task, inputs)
         values = {} if task.alone else self._steps.setdefault(step, {})
         if len(parcels) != len(task.receives):
             raise TransportError(
@@ -196,10 +206,7 @@ class ChildExecutor:
         program, states = task.program, self._states if self._states else None
         if states is not None:
             states.settle(step)
-        if binding is None and states is None and not self._buffers:
-            results = self._runners[task.partition].run(self._inputs(task, values))
-        else:
-            results = self._called(task, values, binding, states)
+        results = self._called(task, values, binding, states)
         values.update(zip(task.output_names, results, strict=True))
         if states is not None:
             states.leave(step, program, values)
@@ -231,6 +238,20 @@ class ChildExecutor:
         self.provider.synchronize()
         return sent
 
+    def _run_straight(self, task: Task, inputs: Sequence[Value]) -> list[list[Value]]:
+        """As `_run`, of a program that takes what arrives and whose results leave: most are."""
+        for value in inputs:
+            self._bytes_in += value.nbytes if type(value) is np.ndarray else value_bytes(value)
+        sent = self._runners[task.partition].run(inputs)
+        for k, value in enumerate(sent):
+            if type(value) is np.ndarray:
+                self._bytes_out += value.nbytes
+            else:
+                sent[k] = value = self._to_host(value)
+                self._bytes_out += value_bytes(value)
+        self.provider.synchronize()
+        return [sent]
+
     def _called(
         self, task: Task, values: dict[str, Value], binding: Binding | None, states: ChildStates | None
     ) -> list[Value]:
@@ -241,7 +262,13 @@ class ChildExecutor:
         while True:
             if states is not None:
                 states.enter(task.program, values)
-            inputs = self._inputs(task, values)
+            try:
+                inputs = [values[name] for name in task.input_names]
+            except KeyError as cause:
+                raise TransportError(
+                    f"partition {task.partition} reads a value that no parcel and no earlier partition brought",
+                    operand=str(cause.args[0]),
+                ) from cause
             pins = None if binding is None else self._pinned(task, inputs, binding)
             try:
                 return runner.run(inputs, pins)
@@ -249,15 +276,6 @@ class ChildExecutor:
                 if states is None or not states.grown(error, self._runners.values()):
                     raise
                 draw(STEP.get())  # what is run again draws again what it drew
-
-    def _inputs(self, task: Task, values: Mapping[str, Value]) -> list[Value]:
-        try:
-            return [values[name] for name in task.input_names]
-        except KeyError as cause:
-            raise TransportError(
-                f"partition {task.partition} reads a value that no parcel and no earlier partition brought",
-                operand=str(cause.args[0]),
-            ) from cause
 
     def _pinned(self, task: Task, inputs: Sequence[Value], binding: Binding) -> Pins | None:
         """What the program reads and writes in place; the same object as long as nothing has changed."""
@@ -282,7 +300,10 @@ class ChildExecutor:
         """
         with self._lock:
             self._check_open()
-            self._states.bind(specs, withheld, self._runners.values())
+            try:
+                self._states.bind(specs, withheld, self._runners.values())
+            finally:
+                self._note_kept()
 
     def change_state(self, change: StateChange) -> dict[str, HostArray]:
         """Between steps: apply `change` to every state. Returns copies of the values where it asks for them."""
@@ -294,7 +315,10 @@ class ChildExecutor:
         """Between steps: apply `change` to a buffer of the caller's. Raises: InputError, MemoryLimitError."""
         with self._lock:
             self._check_open()
-            return self._buffers.change(change)
+            try:
+                return self._buffers.change(change)
+            finally:
+                self._note_kept()
 
     def copy_state(self, number: int = 0, since: int | None = None) -> StateCopy:
         """Between steps: a copy of everything that is kept here between them; of rows that stay, only those that have
@@ -307,7 +331,13 @@ class ChildExecutor:
         """Keep what was copied, whole, and nothing that came after."""
         with self._lock:
             self._check_open()
-            self._states.restore(copied, self._runners.values())
+            try:
+                self._states.restore(copied, self._runners.values())
+            finally:
+                self._note_kept()
+
+    def _note_kept(self) -> None:
+        self._plain = not self._states and not self._buffers
 
     def _to_host(self, value: Value) -> Value:
         if type(value) is np.ndarray:  # which it mostly is, and which takes far less time to tell
@@ -395,6 +425,8 @@ class ChildExecutor:
             runner.close()
         self._runners, self._tasks = {}, {}
         self._states.clear()
+        self._note_kept()
+        self._driven = None
         self._pins.clear()
         self._banks = None
         self._steps.clear()
