@@ -18,6 +18,7 @@ from actors.channels.routes import ChildRoutes, child_routes
 from actors.devices import hide_devices
 from actors.parcels import NewBank, Wire, pack, unpack
 from actors.threads import set_threads, thread_counts
+from actors.timers import wake_on_time
 from actors.turn import Turn
 from hetero.errors import ProgramError, TransportError
 from hetero.extensions.registry import load_modules
@@ -185,6 +186,7 @@ class ChildActor:
 
         def begin() -> None:
             set_threads(threads)  # Numba's setting holds for the calling thread
+            wake_on_time()
             child.dwell()
 
         self._channel = channel = ChildChannel(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import socket
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -43,15 +44,21 @@ class Reader:
         if self._frames is not None:
             frame, offset = self._at
             return self._frames[frame][offset:]
-        return self._buffer[self._filled :] if self._filled else self._buffer
+        return self._buffer[self._filled :]
 
-    def only(self, received: int) -> memoryview | None:
-        """So many bytes were received, and are one message of one frame, as most are; it holds until the next are.
-        None: `take` has to see them."""
-        if self._filled or self._frames is not None or received < ONE.size:
-            return None
-        count, first = ONE.unpack_from(self._buffer)
-        return self._buffer[ONE.size : received] if count == 1 and first == received - ONE.size else None
+    def receive(self, receiver: socket.socket) -> Iterable[Sequence[memoryview]] | None:
+        """The messages that are whole once what has arrived at `receiver` is here, as `take` gives them; None: nothing
+        will arrive any more. Raises: as `take`; OSError."""
+        if self._filled or self._frames is not None:
+            received = receiver.recv_into(self.room())
+            return self.take(received) if received else None
+        buffer = self._buffer
+        received = receiver.recv_into(buffer)
+        if received >= ONE.size:
+            count, first = ONE.unpack_from(buffer)
+            if count == 1 and first == received - ONE.size:  # one message of one frame, as mostly
+                return ((buffer[ONE.size : received],),)
+        return self.take(received) if received else None
 
     @property
     def partial(self) -> bool:

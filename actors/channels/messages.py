@@ -237,7 +237,8 @@ def read(frames: Sequence[Any], forms: Forms | None = None) -> tuple[int, Messag
         raise _malformed("with a number out of bounds")
     parcels = []
     for part in form.parts:
-        where, body, block = part.where, None, None
+        where, block = part.where, None
+        body: Bytes | bytes | None = None
         if where is True:
             body = bytes(header[at : at + part.nbytes])
             at += part.nbytes

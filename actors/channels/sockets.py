@@ -277,12 +277,9 @@ class _Arriving:
         assert self.peer is not None, "whoever may send has proved who it is"
         intake, reader, reason = self._road.intake, self._reader, None
         try:
-            received = self._socket.recv_into(reader.room())
-            only = reader.only(received)
-            if only is not None:
-                intake.arrived(self.peer, (only,))
-            elif received:
-                for frames in reader.take(received):
+            messages = reader.receive(self._socket)
+            if messages is not None:
+                for frames in messages:
                     intake.arrived(self.peer, frames)
             else:
                 intake.counters.malformed += reader.partial

@@ -65,9 +65,7 @@ class Steady:
         """The latest of each graph slot."""
         self._before: dict[str, list[Any]] = {}
 
-    def sent(
-        self, graph_slot: str, contents: Sequence[Sequence[Any]], encoded: Sequence[Encoded]
-    ) -> None:
+    def sent(self, graph_slot: str, contents: Sequence[Sequence[Any]], encoded: Sequence[Encoded]) -> None:
         """These values, encoded so, are sent without an outline."""
         specs = [e.specs for e in encoded]
         if self._before.get(graph_slot) == specs:

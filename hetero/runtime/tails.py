@@ -12,7 +12,7 @@ from hetero.program.program import NO_SLOT, Instruction
 from hetero.providers.base import Provider
 from hetero.runtime.operands import Gather, run_once
 from hetero.runtime.section import Key, Tail, value_spec
-from hetero.types import SequenceValue, Spec, TensorSpec
+from hetero.types import ABSENT, SequenceValue, Spec, TensorSpec
 
 if TYPE_CHECKING:
     from hetero.runtime.control_flow import ControlFlow
@@ -25,12 +25,17 @@ Publish: TypeAlias = Callable[[Sequence[Any]], Key]
 def publisher(instruction: Instruction, table: list[Any]) -> Publish:
     """Publishes the instruction's results."""
     outputs = instruction.outputs
+    last: list[Spec] = [ABSENT] * len(outputs)
 
     def publish(results: Sequence[Any]) -> Key:
-        for index, result in zip(outputs, results, strict=False):
+        for k, (index, result) in enumerate(zip(outputs, results, strict=False)):
             if index != NO_SLOT:
                 table[index] = result
-        return tuple(value_spec(r) for r in results[: len(outputs)])
+            spec = last[k]
+            same = type(result) is np.ndarray and type(spec) is TensorSpec and result.shape == spec.shape
+            if not same or result.dtype is not spec.dtype:  # type: ignore[union-attr]
+                last[k] = value_spec(result)
+        return tuple(last[: len(results)])
 
     return publish
 
