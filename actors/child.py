@@ -108,6 +108,7 @@ class ChildActor:
         Raises: PlanError, ProviderError, ProgramError; NotHereError where files of weights cannot be reached.
         """
         chaos.join(gates)
+        self._turn.watched = chaos.active()
         set_threads(threads)
         plan = Plan.from_bytes(plan_bytes.tobytes(), checked=True)
         chaos.reach(f"prepare {plan.providers[index].name}")

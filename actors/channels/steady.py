@@ -67,6 +67,8 @@ class Steady:
 
     def sent(self, graph_slot: str, contents: Sequence[Sequence[Any]], encoded: Sequence[Encoded]) -> None:
         """These values, encoded so, are sent without an outline."""
+        if any(e.nbytes > SMALL_BYTES for e in encoded):
+            return
         specs = [e.specs for e in encoded]
         if self._before.get(graph_slot) == specs:
             outline = self._outline(graph_slot, contents, encoded)
