@@ -107,13 +107,14 @@ class Mending:
         if self.lost:
             self._raise_lost()
         self.check_state()
-        for event in self._checkpoints.before_launch():
-            machine.handle(event)
+        if self._checkpoints.due is not None:
+            for event in self._checkpoints.before_launch():
+                machine.handle(event)
         machine.handle(StepLaunched(step))
 
     def given_out(self, step: int) -> None:
         """The step's calls were made."""
-        if self.machine is not None:
+        if self.machine is not None and self._checkpoints.due is not None:
             self._checkpoints.launched(step)
 
     def finished(self, step: int, epoch: int) -> bool:
@@ -125,7 +126,8 @@ class Mending:
         if not machine.delivers(step, epoch) or not self.led_here():
             return False
         self._journal.finish(step)
-        self.do(*self._checkpoints.settle(), StepFinished(step))
+        settled = () if self._checkpoints.due is None else self._checkpoints.settle()
+        self.do(*settled, StepFinished(step))
         return True
 
     def dropped(self, step: int) -> None:

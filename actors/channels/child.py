@@ -243,9 +243,12 @@ class ChildChannel:
         """All that the partition has made is sent."""
         if work.last and self._routes.silent:
             self._endpoint.send(CALLER, Ended(work.step, work.attempt))
-        self._mailbox.done(work)
-        if work.last and self._incoming.reading:
+        if not work.last:
+            self._mailbox.done(work)
+        elif self._incoming.reading:
             self._end(work.attempt)
+        else:
+            self._mailbox.end(work.attempt)
 
     def _fail(self, step: int, attempt: int, error: Exception) -> None:
         fault = fault_of(error)

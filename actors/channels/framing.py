@@ -46,7 +46,7 @@ class Reader:
             return self._frames[frame][offset:]
         return self._buffer[self._filled :]
 
-    def receive(self, receiver: socket.socket) -> Iterable[Sequence[memoryview]] | None:
+    def receive(self, receiver: socket.socket) -> Iterable[Sequence[Any]] | None:
         """The messages that are whole once what has arrived at `receiver` is here, as `take` gives them; None: nothing
         will arrive any more. Raises: as `take`; OSError."""
         if self._filled or self._frames is not None:
@@ -57,7 +57,7 @@ class Reader:
         if received >= ONE.size:
             count, first = ONE.unpack_from(buffer)
             if count == 1 and first == received - ONE.size:  # one message of one frame, as mostly
-                return ((buffer[ONE.size : received],),)
+                return ((bytes(buffer[ONE.size : received]),),)
         return self.take(received) if received else None
 
     @property

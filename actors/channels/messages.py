@@ -227,7 +227,9 @@ def read(frames: Sequence[Any], forms: Forms | None = None) -> tuple[int, Messag
         return _read_control(header)
     _, version, generation, step, attempt, length = _HEAD.unpack_from(header)
     at = _HEAD.size + length
-    description = bytes(header[_HEAD.size : at])
+    description = header[_HEAD.size : at]
+    if type(description) is not bytes:
+        description = bytes(description)
     form = None if forms is None else forms.get(description)
     if form is None:
         form = _form(description, {} if forms is None else forms)
@@ -240,8 +242,10 @@ def read(frames: Sequence[Any], forms: Forms | None = None) -> tuple[int, Messag
         where, block = part.where, None
         body: Bytes | bytes | None = None
         if where is True:
-            body = bytes(header[at : at + part.nbytes])
+            body = header[at : at + part.nbytes]
             at += part.nbytes
+            if type(body) is not bytes:
+                body = bytes(body)
         elif type(where) is int:
             body = _frame(frames, where, part.nbytes)
         elif type(where) is Block:

@@ -134,7 +134,8 @@ class ChildExecutor:
         An error leaves the child usable; the step's values on this child are dropped.
         """
         with self._lock:
-            self._check_open()
+            if self._closed:
+                self._check_open()
             task = self._tasks.get(partition)
             if task is None:
                 raise TransportError(

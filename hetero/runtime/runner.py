@@ -251,7 +251,7 @@ class Runner:
             while section.tail is not None:
                 section = self._next(section)
             self.statistics.runs += 1
-            return self._collect(section)
+            return self._collect(section) if self.iterated else collected(self, section)
         finally:
             self.table.clear()
 
@@ -362,7 +362,7 @@ class Runner:
 
     def _collect(self, last: Section) -> list[Any]:
         outputs = collected(self, last)
-        if self.frames is not None and self.iterated:
+        if self.frames is not None:
             self.frames.lend(last)
         return outputs
 

@@ -45,7 +45,9 @@ arrays = st.builds(
 )
 
 
-@given(st.lists(st.lists(arrays, min_size=1, max_size=3), min_size=2, max_size=2), st.sampled_from([2, CALLER]))
+@given(
+    st.lists(st.lists(arrays, min_size=1, max_size=3), min_size=2, max_size=2), st.sampled_from([2, CALLER])
+)
 def test_messages_are_the_same_as_without(contents: list[list[Any]], sender: int) -> None:
     steady = Steady(sender, SENDS)
     seen(steady, contents)
