@@ -119,7 +119,7 @@ def _weighted(nbytes: int, folder: str | None = None) -> HeterogeneousExecutor:
 
 
 def _cpu_s(pid: int) -> float:
-    """By the scheduler's own account: what is counted in ticks misses, or hits, whatever runs a hundred times a second."""
+    """By the scheduler, to the nanosecond: ticks miss, or hit, whatever runs a hundred times a second."""
     threads = Path(f"/proc/{pid}/task").iterdir()
     return sum(int((thread / "schedstat").read_text().split()[0]) for thread in threads) / 1e9
 

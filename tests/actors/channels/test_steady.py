@@ -1,4 +1,4 @@
-"""What is described once is on the wire, to the byte, what it would be if it were described anew; nothing else passes."""
+"""What is described once is on the wire, to the byte, what it would be if described anew; nothing else passes."""
 
 from __future__ import annotations
 
