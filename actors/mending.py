@@ -165,7 +165,7 @@ class Mending:
         """Bring back children that have ended meanwhile."""
         gone = {}
         for member in self._held.members.values():
-            if not member.ended() or member.end is None:
+            if not member.over or member.end is None:
                 continue
             error = member.end.exception()
             if error is not None:

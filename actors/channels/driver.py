@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from typing import Any, TypeVar
 
@@ -43,8 +44,7 @@ class Flight:
         self.arrived: dict[int, list[Any]] = {}
         self.error: HeteroError | None = None
         self.waits = False
-        self._bell = threading.Lock()
-        self._bell.acquire()
+        self._bell: threading.Lock | None = None
 
     @property
     def over(self) -> bool:
@@ -52,17 +52,20 @@ class Flight:
         return not self.missing or self.error is not None
 
     def wait(self, timeout_s: float | None) -> None:
-        """Wait for `ring`, which may have come before."""
-        self.waits = True
-        self._bell.acquire(timeout=-1 if timeout_s is None else timeout_s)
-        self.waits = False
+        """Wait for `ring`, unless it is over."""
+        bell = threading.Lock()
+        bell.acquire()
+        self._bell, self.waits = bell, True  # first: whoever ends it after we have looked sees the bell
+        if not self.over:
+            bell.acquire(timeout=-1 if timeout_s is None else timeout_s)
+        self._bell, self.waits = None, False
 
     def ring(self) -> None:
         """Have whoever waits look again."""
-        try:  # noqa: SIM105 - suppress would take three calls, in every step
-            self._bell.release()
-        except RuntimeError:  # it is rung already
-            pass
+        bell = self._bell
+        if bell is not None:
+            with suppress(RuntimeError):  # it is rung already
+                bell.release()
 
 
 class DriverChannel:
@@ -340,7 +343,7 @@ class DriverChannel:
                     self._fail(flight, error)
                     continue
                 flight.missing.discard(packed.parcel)
-                if not flight.missing:
+                if not flight.missing and flight.waits:
                     flight.ring()
 
     def _progress(self, flight: Flight, what: Any) -> None:
