@@ -12,7 +12,7 @@ from hetero.program.program import NO_SLOT, Instruction
 from hetero.providers.base import Provider
 from hetero.runtime.operands import Gather, run_once
 from hetero.runtime.section import Key, Tail, value_spec
-from hetero.types import ABSENT, SequenceValue, Spec, TensorSpec
+from hetero.types import SequenceValue, Spec, TensorSpec
 
 if TYPE_CHECKING:
     from hetero.runtime.control_flow import ControlFlow
@@ -25,19 +25,31 @@ Publish: TypeAlias = Callable[[Sequence[Any]], Key]
 def publisher(instruction: Instruction, table: list[Any]) -> Publish:
     """Publishes the instruction's results."""
     outputs = instruction.outputs
-    last: list[Spec] = [ABSENT] * len(outputs)
+    last: Key = ()
 
     def publish(results: Sequence[Any]) -> Key:
-        for k, (index, result) in enumerate(zip(outputs, results, strict=False)):
+        nonlocal last
+        for index, result in zip(outputs, results, strict=False):
             if index != NO_SLOT:
                 table[index] = result
-            spec = last[k]
-            same = type(result) is np.ndarray and type(spec) is TensorSpec and result.shape == spec.shape
-            if not same or result.dtype is not spec.dtype:  # type: ignore[union-attr]
-                last[k] = value_spec(result)
-        return tuple(last[: len(results)])
+        results = results[: len(outputs)]
+        if not _are(results, last):
+            last = tuple(value_spec(r) for r in results)
+        return last
 
     return publish
+
+
+def _are(results: Sequence[Any], key: Key) -> bool:
+    """Whether these are arrays with the specs of `key`, which is then as good as one made of them."""
+    if len(results) != len(key):
+        return False
+    for result, spec in zip(results, key, strict=True):
+        if type(result) is not np.ndarray or type(spec) is not TensorSpec:
+            return False
+        if result.shape != spec.shape or result.dtype is not spec.dtype:
+            return False
+    return True
 
 
 def dynamic_tail(provider: Provider, compiled: Compiled, gather: Gather, publish: Publish) -> Tail:
