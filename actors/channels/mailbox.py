@@ -137,8 +137,8 @@ class Mailbox:
         return not self._attempts
 
     def __len__(self) -> int:
-        """Parcels that wait."""
-        return sum(len(entry.parcels) for entry in self._attempts.values())
+        """Parcels that wait; another thread may ask."""
+        return sum(len(entry.parcels) for entry in list(self._attempts.values()))
 
     def _refusal(self, attempt: int) -> Arrival | None:
         if attempt == self.current:  # which is never over
