@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgpack
@@ -140,7 +140,7 @@ class Part:
     nbytes: int
     ticket: int
     where: bool | int | Block | None
-    arrays: Arrays | None
+    arrays: Arrays | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -232,7 +232,7 @@ def read(frames: Sequence[Any], forms: Forms | None = None) -> tuple[int, Messag
         description = bytes(description)
     form = None if forms is None else forms.get(description)
     if form is None:
-        form = _form(description, {} if forms is None else forms)
+        form = _form(description, len(header) - at, {} if forms is None else forms)
     if version != VERSION or len(header) != at + form.inline_bytes:
         raise _malformed("of another version, or with more or less than it says")
     if not (-1 <= step <= MAX_NUMBER and -1 <= attempt <= MAX_NUMBER):
@@ -292,8 +292,8 @@ def _frame(frames: Sequence[Any], index: int, nbytes: int) -> Bytes:
     return np.frombuffer(frames[index], np.uint8)
 
 
-def _form(description: bytes, forms: Forms) -> Form:
-    """Check a description, and keep it where it may come again: tickets are never the same."""
+def _form(description: bytes, inline_bytes: int, forms: Forms) -> Form:
+    """Check a description, which so many bytes follow; keep it where it may come again: tickets are never the same."""
     entries = _unpacked(description)
     if type(entries) is not list or tuple(map(type, entries)) != (str, int, list):
         raise _malformed("without a description")
@@ -301,7 +301,10 @@ def _form(description: bytes, forms: Forms) -> Form:
     if not -1 <= partition <= MAX_NUMBER:
         raise _malformed(f"with the number {partition}")
     parts = tuple(map(_read_parcel, described))
-    form = Form(graph_slot, partition, parts, sum(p.nbytes for p in parts if p.where is True))
+    if sum(p.nbytes for p in parts if p.where is True) != inline_bytes:
+        raise _malformed("with more or less than it says")
+    parts = tuple(replace(p, arrays=arrays_of(p.specs, p.nbytes)) if p.where is True else p for p in parts)
+    form = Form(graph_slot, partition, parts, inline_bytes)
     if len(description) <= MAX_FORM_BYTES and not any(p.ticket for p in parts):
         if len(forms) >= MAX_FORMS:
             forms.clear()
@@ -350,11 +353,11 @@ def _read_parcel(entry: Any) -> Part:
             if type(where) is list and len(where) == 2:
                 descriptor, name = where
                 if type(descriptor) is int and type(name) is str and 0 <= descriptor <= MAX_NUMBER:
-                    return Part(parcel, specs, nbytes, ticket, Block(descriptor, name[:_MAX_NAME]), None)
+                    return Part(parcel, specs, nbytes, ticket, Block(descriptor, name[:_MAX_NAME]))
             elif where is True and not ticket and nbytes <= MAX_HEADER_BYTES:
-                return Part(parcel, specs, nbytes, 0, True, arrays_of(specs, nbytes))
+                return Part(parcel, specs, nbytes, 0, True)
             elif type(where) is int or (where is None and nbytes == 0):
-                return Part(parcel, specs, nbytes, ticket, where, None)
+                return Part(parcel, specs, nbytes, ticket, where)
     raise _malformed("with a parcel that is none")
 
 

@@ -73,8 +73,8 @@ class ChildExecutor:
         self._driven: str | None = None
         self._plain = True
         """Whether nothing is kept here between steps."""
-        self._home: int | None = None
-        """The thread that `dwell` was called in."""
+        self._home = threading.local()
+        """`dwells`: set in threads that `dwell` was called in."""
         self._busy_s = 0.0
         self._bytes_in = 0
         self._bytes_out = 0
@@ -150,7 +150,7 @@ class ChildExecutor:
                         self._driven = graph_slot
                     if context.ops is not None:
                         context.ops.step = step
-                if self._home is not None and self._home == threading.get_ident():
+                if getattr(self._home, "dwells", False):
                     draw(step)
                     sent = self._run(task, step, parcels, binding)
                 else:
@@ -182,14 +182,14 @@ class ChildExecutor:
         np.seterr(all="ignore")
         limited(self._value_bytes).__enter__()
         drawing(self.options.seed, 0).__enter__()
-        self._home = threading.get_ident()
+        self._home.dwells = True
 
     def _run(
         self, task: Task, step: int, parcels: Sequence[Sequence[Value]], binding: Binding | None
     ) -> list[list[Value]]:
         if task.straight and self._plain and binding is None:
             inputs = parcels[0] if len(parcels) == 1 else [value for parcel in parcels for value in parcel]
-            if len(inputs) == len(task.input_names):
+            if len(inputs) == len(task.input_names) and len(parcels) == len(task.receives):
                 return self._run_straight(task, inputs)
         values = {} if task.alone else self._steps.setdefault(step, {})
         if len(parcels) != len(task.receives):
