@@ -32,7 +32,8 @@ class Checkpoints:
 
     def forget(self) -> None:
         """What is due or under way is of no use."""
-        self._due: int | None = None
+        self.due: int | None = None
+        """The step after which there is to be one; None: nothing is due or under way."""
         self._step: int | None = None
         self._children: tuple[int, ...] = ()
         self._told: list[Any] = []
@@ -41,7 +42,7 @@ class Checkpoints:
     def take(self, step: int, children: Iterable[int]) -> None:
         """These children are to copy their state, after `step` or one of the next."""
         self.forget()
-        self._due, self._children = step, tuple(children)
+        self.due, self._children = step, tuple(children)
 
     def before_launch(self) -> list[Event]:
         """Return once the children know whether their state is to be copied: a step may overtake what they are told.
@@ -50,7 +51,7 @@ class Checkpoints:
         if not told:
             return []
         ready, _ = ray.wait(told, num_returns=len(told), timeout=_TOLD_S, fetch_local=False)
-        due = self._due
+        due = self.due
         if due is None or len(ready) == len(told):
             return []
         self.forget()
@@ -58,7 +59,7 @@ class Checkpoints:
 
     def launched(self, step: int) -> None:
         """The children have `step` to run: time for whatever they need not be waited for."""
-        if self._due is None or self._copies:
+        if self.due is None or self._copies:
             return
         members = {child: self._held.members[child] for child in self._children}
         if self._step is not None and self._journal.has_kept(self._step):
@@ -71,7 +72,7 @@ class Checkpoints:
 
     def settle(self) -> list[Event]:
         """Where all copies are on this node, a replay begins from them in future. Does not wait."""
-        copies, due, step = self._copies, self._due, self._step
+        copies, due, step = self._copies, self.due, self._step
         if due is None or step is None or not copies or not all(copy.done() for copy in copies.values()):
             return []
         self.forget()

@@ -18,6 +18,7 @@ from actors.channels.routes import ChildRoutes, child_routes
 from actors.devices import hide_devices
 from actors.parcels import NewBank, Wire, pack, unpack
 from actors.threads import set_threads, thread_counts
+from actors.timers import wake_on_time
 from actors.turn import Turn
 from actors.unneeded import keep_out, let_in
 from hetero.errors import ProgramError, TransportError
@@ -112,6 +113,7 @@ class ChildActor:
         """
         let_in()
         chaos.join(gates)
+        self._turn.watched = chaos.active()
         set_threads(threads)
         plan = Plan.from_bytes(plan_bytes.tobytes(), checked=True)
         chaos.reach(f"prepare {plan.providers[index].name}")
@@ -190,6 +192,12 @@ class ChildActor:
         index, device, threads = self._place
         known: Any = ray.util  # it has no types
         address = str(known.get_node_ip_address())
+
+        def begin() -> None:
+            set_threads(threads)  # Numba's setting holds for the calling thread
+            wake_on_time()
+            child.dwell()
+
         self._channel = channel = ChildChannel(
             index,
             device,
@@ -198,7 +206,7 @@ class ChildActor:
             self._routes,
             partial(self._turn.compute, child),
             child.drop,
-            begin=lambda: set_threads(threads),  # Numba's setting holds for the calling thread
+            begin=begin,
         )
         return channel.card
 

@@ -19,6 +19,7 @@ from typing import Any
 import ray
 import ray.exceptions as rex
 from ray import _raylet
+from ray._private import worker
 from ray.util import client
 
 from hetero.errors import ClosedError, OptionError, TransportError
@@ -40,6 +41,7 @@ WAIT = (
 
 _NO_CLIENT = "children are driven from within the cluster; HeterogeneousExecutor goes there by itself"
 _REACH_S = 5.0
+_worker: Any = worker.global_worker
 _gcs: Any = _raylet  # compiled, and without types
 _client: Any = client.ray
 
@@ -94,7 +96,7 @@ class RayLease:
 
     def check(self) -> None:
         """Raises: ClosedError where Ray was shut down under us (using it would silently start another)."""
-        if not self._held or not ray.is_initialized():
+        if not (self._held and _worker.connected):  # as ray.is_initialized says, in four calls more
             raise ClosedError("Ray was shut down", phase="transport")
 
     def usable(self) -> bool:

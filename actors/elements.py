@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
+import numpy as np
+
 from actors.refs import ObjectElement
 from hetero.errors import HeteroError
 from hetero.planner.plan import Plan
@@ -43,8 +45,16 @@ class Elements:
                 element.fetch()
 
 
-def brought(value: Any) -> Any:
-    """The value with its elements in this process."""
+def brought(parcels: Mapping[int, Sequence[Any]]) -> Mapping[int, Sequence[Any]]:
+    """The parcels with the elements of their sequences in this process."""
+    for values in parcels.values():
+        for value in values:
+            if type(value) is not np.ndarray:
+                return {k: [_brought(v) for v in values] for k, values in parcels.items()}
+    return parcels
+
+
+def _brought(value: Any) -> Any:
     if not isinstance(value, SequenceValue):
         return value
     return value.mapped(lambda e: e.fetch() if isinstance(e, RemoteElement) else e)

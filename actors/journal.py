@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from actors.parcels import copied
@@ -54,14 +54,30 @@ class Call:
     """Which of `sends` may put elements of sequences aside."""
 
 
-@dataclass(slots=True, eq=False)
 class StepRecord:
-    """A step and its calls, in the order in which they were made."""
+    """A step and its calls, in the order in which they were made.
 
-    step: int
-    calls: list[Call] = field(default_factory=list)
-    flight: Any = None
-    """The step's way over channels, if it goes over them: its calls are those that a replay makes."""
+    `flight`: the step's way over channels, if it goes over them; its calls are those that a replay makes, which
+    `planned` gives when first they are asked for.
+    """
+
+    __slots__ = ("_calls", "flight", "planned", "step")
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+        self.flight: Any = None
+        self.planned: Callable[[], list[Call]] | None = None
+        self._calls: list[Call] = []
+
+    @property
+    def calls(self) -> list[Call]:
+        if self.planned is not None:
+            self._calls, self.planned = self.planned(), None
+        return self._calls
+
+    @calls.setter
+    def calls(self, calls: list[Call]) -> None:
+        self._calls, self.planned = calls, None
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,6 +44,8 @@ class Member:
     home: Home
     generation: int = 1
     end: Future[None] | None = None
+    over: bool = False
+    """Whether `end` is done, which takes a lock to ask."""
     beats: Any = None
     heard: int = 0
     """Beats so far."""
@@ -67,11 +69,15 @@ class Member:
         self.facts = facts
         if self.end is None:
             self.end = self.actor.wait_closed.remote().future()
+            self.end.add_done_callback(self._note_end)
         if self.beats is None and beat_s:
             self.beats = self.actor.beats.remote(beat_s)
 
+    def _note_end(self, _: Future[None]) -> None:
+        self.over = True
+
     def ended(self) -> bool:
-        return self.end is not None and self.end.done()
+        return self.over
 
     def kill(self) -> None:
         """End its process. Ray alone takes 5 s for one that is stopped, and has its resources wait so long."""

@@ -110,15 +110,17 @@ class Mending:
         if machine is None:
             return
         self.notice()
-        self._raise_lost()
+        if self.lost:
+            self._raise_lost()
         self.check_state()
-        for event in self._checkpoints.before_launch():
-            machine.handle(event)
+        if self._checkpoints.due is not None:
+            for event in self._checkpoints.before_launch():
+                machine.handle(event)
         machine.handle(StepLaunched(step))
 
     def given_out(self, step: int) -> None:
         """The step's calls were made."""
-        if self.machine is not None:
+        if self.machine is not None and self._checkpoints.due is not None:
             self._checkpoints.launched(step)
 
     def finished(self, step: int, epoch: int) -> bool:
@@ -130,7 +132,8 @@ class Mending:
         if not machine.delivers(step, epoch) or not self.led_here():
             return False
         self._journal.finish(step)
-        self.do(*self._checkpoints.settle(), StepFinished(step))
+        settled = () if self._checkpoints.due is None else self._checkpoints.settle()
+        self.do(*settled, StepFinished(step))
         return True
 
     def dropped(self, step: int) -> None:
@@ -148,7 +151,8 @@ class Mending:
         """Raises: ChildDiedError, StepTimeoutError where the step was given up; ClosedError."""
         if self.closed:
             raise ClosedError("these children were closed", phase="transport")
-        self._raise_lost()
+        if self.lost:
+            self._raise_lost()
         if step in self._journal.open:
             self.check_state()
         given_up = self._given_up.get(step)
@@ -168,10 +172,13 @@ class Mending:
         """Bring back children that have ended meanwhile."""
         gone = {}
         for member in self._held.members.values():
-            error = member.end.exception() if member.end is not None and member.ended() else None
+            if not member.over or member.end is None:
+                continue
+            error = member.end.exception()
             if error is not None:
                 gone[member] = how_it_went(root_cause(error))
-        self.do(*self._losses(gone))
+        if gone or self._todo or self._starting:
+            self.do(*self._losses(gone))
 
     def died(self, error: BaseException) -> None:
         """A call has failed with the death of a child, or the loss of what it made."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any
 
 import ray
@@ -66,6 +67,30 @@ def _close_in_background(held: Held) -> None:
     threading.Thread(target=held.close, args=(0.0,), name="hetero-close", daemon=True).start()
 
 
+class _Launching:
+    """Around the calls of one step, as `Children.launching` says; a generator would cost every step twice as much."""
+
+    __slots__ = ("_children", "_mending", "_step")
+
+    def __init__(self, children: RayChildren, step: int) -> None:
+        self._children, self._mending, self._step = children, children.mending, step
+
+    def __enter__(self) -> None:
+        self._mending.lock.acquire()
+        try:
+            self._children.begin(self._step)
+        except BaseException:
+            self._mending.lock.release()
+            raise
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        try:
+            if kind is None:
+                self._mending.given_out(self._step)
+        finally:
+            self._mending.lock.release()
+
+
 class RayChildren(Children):
     """One actor per provider instance that has partitions. Thread-safe.
 
@@ -85,7 +110,7 @@ class RayChildren(Children):
         self._ray_options = ray_options
         self._held = Held(Roads(transport))
         self._journal = Journal()
-        self._mending = Mending(self._held, self._journal, options)
+        self._mending = self.mending = Mending(self._held, self._journal, options)
         self._dead: dict[str, ChildDiedError] = {}
         self._current = threading.local()
         """`step`: what this thread is at."""
@@ -132,17 +157,14 @@ class RayChildren(Children):
 
     # -- running -------------------------------------------------------------------------------------------------
     def launching(self, step: int) -> AbstractContextManager[object]:
-        return self._launch(step)
+        return _Launching(self, step)
 
-    @contextmanager
-    def _launch(self, step: int) -> Iterator[None]:
-        with self._mending.lock:
-            self._check()
-            self._mending.launched(step)
-            self._journal.record(step)
-            self._current.step = step
-            yield
-            self._mending.given_out(step)
+    def begin(self, step: int) -> None:
+        """A step's calls follow. Raises: ClosedError, ChildDiedError."""
+        self._check()
+        self._mending.launched(step)
+        self._journal.record(step)
+        self._current.step = step
 
     def put(self, values: Sequence[Value]) -> ParcelRef:
         self._check()
@@ -189,7 +211,7 @@ class RayChildren(Children):
         try:
             flight = self._held.roads.launch(
                 step,
-                lambda: {k: [brought(v) for v in values] for k, values in given.items()},
+                partial(brought, given),
                 sends_back,
                 graph_slot,
                 self._options.step_timeout_s or None,
@@ -208,13 +230,9 @@ class RayChildren(Children):
             return None
         record = self._journal.record(step)
         record.flight = flight
-        parcels = {k: RayParcel(step, pack(values), given=True) for k, values in given.items()}
-        for partition, receives, sends in calls:  # as they would be made over objects, for a replay
-            made = {k: RayParcel(step, None) for k in sends}
-            parcels |= made
-            taken = tuple(parcels[k] for k in receives)
-            record.calls.append(Call(partition.child, partition.id, graph_slot, taken, tuple(made.values())))
-        return [parcels[k] for k in sends_back]
+        back = {k: RayParcel(step, None) for k in sends_back}
+        record.planned = lambda: _calls(step, given, calls, back, graph_slot)
+        return list(back.values())
 
     def get(self, parcels: Sequence[ParcelRef], timeout_s: float | None) -> list[list[Value]]:
         """As Children says; arrays are the caller's own, so that keeping them holds nothing in the object store."""
@@ -479,6 +497,24 @@ class RayChildren(Children):
         with self._mending.lock:
             self._mending.close()
         self._held.close(DRAIN_S)
+
+
+def _calls(
+    step: int,
+    given: Mapping[int, Sequence[Value]],
+    calls: Sequence[PlannedCall],
+    back: Mapping[int, RayParcel],
+    graph_slot: str,
+) -> list[Call]:
+    """The calls of a step as they would be made over objects, for a replay. `back`: the parcels that the caller has."""
+    parcels = {k: RayParcel(step, pack(values), given=True) for k, values in given.items()}
+    made = []
+    for partition, receives, sends in calls:
+        sent = {k: back.get(k) or RayParcel(step, None) for k in sends}
+        parcels |= sent
+        taken = tuple(parcels[k] for k in receives)
+        made.append(Call(partition.child, partition.id, graph_slot, taken, tuple(sent.values())))
+    return made
 
 
 def start_children(

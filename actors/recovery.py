@@ -148,7 +148,10 @@ class Recovery:
     @property
     def running(self) -> bool:
         """Whether every child that has a part in the plan is ready, so that steps may be launched."""
-        return all(c.state in ("ready", "retired") for c in self._by_name.values())
+        for child in self._by_name.values():  # noqa: SIM110 - asked in every step
+            if child.state not in ("ready", "retired"):
+                return False
+        return True
 
     @property
     def lost(self) -> list[str]:
@@ -325,9 +328,8 @@ class Recovery:
     def _finished(self, event: StepFinished) -> list[Command]:
         self._require(event.step in self.open, event)
         self._end(event.step)
-        self._deaths = {
-            step: n for step, n in self._deaths.items() if step in self.open
-        }  # kept ones did no harm
+        if self._deaths:  # kept ones did no harm
+            self._deaths = {step: n for step, n in self._deaths.items() if step in self.open}
         if not self.stateful:
             return []
         self.kept.append(event.step)

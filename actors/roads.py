@@ -24,7 +24,7 @@ MOST_CUTS = 3
 """How often channels may break between children that live."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class ChannelFlight:
     """A step that goes over channels, and the numbers of the parcels that come back."""
 

@@ -104,18 +104,6 @@ def main() -> None:
         ),
         growth_row,
         lambda: pair_row("two actors, 4 MB activations", "the same on bare Ray", "<= 1.15", roads.two_actors),
-        lambda: pair_row(
-            "two actors, 1 KB over channels",
-            "the same on bare Ray",
-            "<= 0.2",
-            partial(roads.two_actors, 1 << 10, transport="channels"),
-        ),
-        lambda: pair_row(
-            "two actors, 1 MB over channels",
-            "the same on bare Ray",
-            "<= 0.3",
-            partial(roads.two_actors, 1 << 20, transport="channels"),
-        ),
         *(
             partial(
                 pair_row,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 
 class Bare:
     """It is there."""
@@ -9,3 +11,7 @@ class Bare:
     def answer(self) -> int:
         """And says so."""
         return 1
+
+    def pid(self) -> int:
+        """Where."""
+        return os.getpid()

@@ -124,3 +124,29 @@ def test_sequences_are_lists_and_optionals_may_be_none() -> None:
         f.check({"s": [BASE[:, :4], BASE], "o": None})
     with pytest.raises(InputError, match="'s'"):
         f.check({"s": BASE[:, :4], "o": None})
+
+
+def test_feeds_like_the_last_ones_are_taken_as_they_are_and_others_are_looked_at() -> None:
+    f = feeds(x=X, y=X)
+    x, y = np.zeros((3, 4), np.float32), np.ones((3, 4), np.float32)
+    for _ in range(3):
+        got = f.check({"y": y, "x": x})
+        assert got["x"] is x
+        assert got["y"] is y
+    for bad, error in (
+        ({"x": x, "y": np.zeros((2, 4), np.float32)}, GuardError),
+        ({"x": x, "y": y.astype(np.float64)}, InputError),
+        ({"x": x, "y": np.zeros((3, 5), np.float32)}, InputError),
+        ({"x": x, "z": y}, InputError),
+        ({"x": x}, InputError),
+        ({"x": x, "y": y, "z": y}, InputError),
+        ({"x": x, "y": np.ma.masked_array(y, mask=True)}, InputError),
+    ):
+        with pytest.raises(error):
+            f.check(bad)
+        assert f.check({"x": x, "y": y})["y"] is y
+    converted = f.check({"x": x, "y": y.tolist()})["y"]
+    assert converted.dtype == np.float32
+    given = {"x": x, "y": y}
+    f.check(given)["x"] = y
+    assert given["x"] is x

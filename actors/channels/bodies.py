@@ -131,7 +131,10 @@ class Incoming:
         self._out: dict[tuple[int, int], tuple[int, int, Block | None]] = {}
         """(sender, ticket) -> attempt, the sender's process, the block. Whoever comes first pops an entry: the arrays'
         end, or the attempt's."""
-        self._released: deque[tuple[int, int]] = deque()
+        self.reading = self._out
+        """Not empty while bodies are being read."""
+        self.released: deque[tuple[int, int]] = deque()
+        """Not empty where `take_released` has something to take."""
 
     def open(self, sender: int, process: int, attempt: int, packed: Packed) -> list[Any]:
         """The values of a parcel; arrays are read-only, and the body is settled when the last of them is gone.
@@ -153,7 +156,7 @@ class Incoming:
     def refuse(self, sender: int, packed: Packed) -> None:
         """Settle a parcel that will not be opened."""
         if packed.ticket:
-            self._released.append((sender, packed.ticket))
+            self.released.append((sender, packed.ticket))
 
     def end(self, attempt: int) -> dict[int, list[int]]:
         """The attempt is over here: sender -> tickets of bodies that are still read, and are taken over."""
@@ -170,8 +173,8 @@ class Incoming:
     def take_released(self) -> dict[int, list[int]]:
         """Sender -> tickets of bodies that nobody reads any more, each once."""
         released: dict[int, list[int]] = {}
-        while self._released:
-            sender, ticket = self._released.popleft()
+        while self.released:
+            sender, ticket = self.released.popleft()
             released.setdefault(sender, []).append(ticket)
         return released
 
@@ -181,7 +184,7 @@ class Incoming:
 
     def _ended(self, key: tuple[int, int]) -> None:
         if self._out.pop(key, None) is not None:
-            self._released.append(key)
+            self.released.append(key)
 
     def _body(self, process: int, packed: Packed) -> tuple[Bytes, Bytes]:
         """The body, and the array whose end is the end of all arrays over it."""

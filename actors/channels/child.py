@@ -17,8 +17,9 @@ from actors.channels.intake import Arrived, Event, PeerLost
 from actors.channels.mailbox import Arrival, Mailbox, Work
 from actors.channels.messages import Abort, Begin, Ended, Failed, Lost, Message, Packed, Sent, Settled
 from actors.channels.routes import ChildRoutes
+from actors.channels.steady import Steady
 from actors.channels.tampering import make_endpoint
-from actors.channels.wire import Encoded, encode
+from actors.channels.wire import Encoded, arrays_in, encode
 from hetero.errors import TransportError
 from hetero.planner.plan import CALLER
 
@@ -63,6 +64,7 @@ class ChildChannel:
         self._mailbox = Mailbox(routes.tasks)
         self._outgoing = Outgoing(limits or Limits())
         self._incoming = Incoming(limits)
+        self._steady = {partition: Steady(partition, sends) for partition, sends in routes.sends.items()}
         self._post: _Post | None = None
         self._arrivals = {kind: 0 for kind in Arrival if kind is not Arrival.KEPT}
         self._closing = False
@@ -128,13 +130,16 @@ class ChildChannel:
 
     def _advance(self) -> None:
         """Run what is ready, and send what it makes, as long as there is both work and credit."""
+        mailbox = self._mailbox
         while not self._closing:
             if self._post is not None and not self._mail(self._post):
                 return
-            work = self._mailbox.next()
+            work = mailbox.next()
             if work is None:
                 return
             self._compute(work)
+            if mailbox.empty and self._post is None:
+                return  # what has come meanwhile is found by whoever waits for it
             self._handle(self._endpoint.poll(0))
 
     def _handle(self, events: Sequence[Event]) -> None:
@@ -146,16 +151,21 @@ class ChildChannel:
                     self._closing = True
                 case PeerLost(peer):
                     self._endpoint.send(CALLER, Lost(peer))
-        self._settle()
+        if self._incoming.released:
+            self._settle()
 
     def _take(self, peer: int, message: Message) -> None:
+        if isinstance(message, Sent) or (isinstance(message, Begin) and peer == CALLER):
+            attempt = message.attempt
+            self._mailbox.begin(attempt, message.step, message.graph_slot)
+            for packed in message.parcels:
+                arrival = self._mailbox.deliver(attempt, packed.parcel, (peer, packed))
+                if arrival is not Arrival.KEPT:
+                    self._arrivals[arrival] += 1
+                    if arrival is Arrival.LATE:
+                        self._incoming.refuse(peer, packed)
+            return
         match message:
-            case Begin(step, attempt, graph_slot, parcels) if peer == CALLER:
-                self._mailbox.begin(attempt, step, graph_slot)
-                self._deliver(peer, attempt, parcels)
-            case Sent(step, attempt, graph_slot, _, parcels):
-                self._mailbox.begin(attempt, step, graph_slot)
-                self._deliver(peer, attempt, parcels)
             case Abort(step, attempt) if peer == CALLER:
                 self._end(attempt)
                 self._drop(step)
@@ -164,34 +174,40 @@ class ChildChannel:
             case _:
                 self._endpoint.counters.malformed += 1
 
-    def _deliver(self, peer: int, attempt: int, parcels: Sequence[Packed]) -> None:
-        for packed in parcels:
-            arrival = self._mailbox.deliver(attempt, packed.parcel, (peer, packed))
-            if arrival is not Arrival.KEPT:
-                self._arrivals[arrival] += 1
-                if arrival is Arrival.LATE:
-                    self._incoming.refuse(peer, packed)
-
     # -- partitions ----------------------------------------------------------------------------------------------
     def _compute(self, work: Work) -> None:
-        sends = self._routes.sends[work.partition]
+        step, attempt = work.step, work.attempt
+        outline = self._steady[work.partition].outlines.get(work.graph_slot)
         try:
-            values = [
-                self._incoming.open(peer, self._endpoint.process(peer), work.attempt, packed)
-                for peer, packed in work.contents
-            ]
-            made = self._run(work.partition, work.step, values, work.graph_slot)
+            values = []
+            for peer, packed in work.contents:
+                if packed.arrays is not None:
+                    values.append(arrays_in(packed.body, packed.arrays))
+                else:
+                    process = self._endpoint.process(peer)
+                    values.append(self._incoming.open(peer, process, attempt, packed))
+            made = self._run(work.partition, step, values, work.graph_slot)
             del values
-            post = deque(
-                (parcel, destinations, encode(parcel_values))
-                for (parcel, destinations), parcel_values in zip(sends, made, strict=True)
-            )
+            bodies = None if outline is None else outline.bodies(made)
+            if bodies is None:
+                self._post = self._encoded(work, made)
         except Exception as error:
-            self._fail(work.step, work.attempt, error)
+            self._fail(step, attempt, error)
             return
-        self._post = _Post(work, post)
-        del made, post
-        self._mail(self._post)
+        del made
+        if self._post is not None:
+            self._mail(self._post)
+        elif outline is not None and bodies is not None:
+            for peer, message in outline.messages(step, attempt, bodies):
+                self._endpoint.send(peer, message)
+            self._posted(work)
+
+    def _encoded(self, work: Work, made: Sequence[Sequence[Any]]) -> _Post:
+        sends = self._routes.sends[work.partition]
+        encoded = [encode(values) for values in made]
+        post = deque((*send, each) for send, each in zip(sends, encoded, strict=True))
+        self._steady[work.partition].sent(work.graph_slot, made, encoded)
+        return _Post(work, post)
 
     def _mail(self, post: _Post) -> bool:
         """Send as much of it as there is credit for; whether that was all."""
@@ -220,12 +236,19 @@ class ChildChannel:
             self._fail(work.step, work.attempt, error)
             return True
         self._post = None
+        self._posted(work)
+        return True
+
+    def _posted(self, work: Work) -> None:
+        """All that the partition has made is sent."""
         if work.last and self._routes.silent:
             self._endpoint.send(CALLER, Ended(work.step, work.attempt))
-        self._mailbox.done(work)
-        if work.last:
+        if not work.last:
+            self._mailbox.done(work)
+        elif self._incoming.reading:
             self._end(work.attempt)
-        return True
+        else:
+            self._mailbox.end(work.attempt)
 
     def _fail(self, step: int, attempt: int, error: Exception) -> None:
         fault = fault_of(error)

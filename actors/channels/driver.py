@@ -6,8 +6,8 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import asdict
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -18,34 +18,33 @@ from actors.channels.faults import error_of
 from actors.channels.intake import Arrived, Event, PeerLost
 from actors.channels.messages import Abort, Begin, Ended, Failed, Lost, Message, Packed, Sent, Settled
 from actors.channels.routes import DriverRoutes
+from actors.channels.steady import Steady
 from actors.channels.tampering import make_endpoint
 from actors.channels.turns import Turns
-from actors.channels.wire import encode
+from actors.channels.wire import Encoded, arrays_in, encode
 from hetero.errors import ChildDiedError, ClosedError, HeteroError, StepTimeoutError, TransportError
 from hetero.planner.plan import CALLER
 from hetero.types import SequenceValue
 
+T = TypeVar("T")
 PATIENCE_S = 0.5
 """How long after a child has lost another the driver waits to lose it too, before it blames the way between them."""
 
 
-@dataclass(slots=True, eq=False)
 class Flight:
     """An attempt under way. `missing`: parcels and children (as ("child", k)) that it waits for.
 
     `arrived`: parcels that came back, in memory of the caller's own. `waits`: somebody waits for it and does not lead.
     """
 
-    step: int
-    attempt: int
-    missing: set[Any]
-    arrived: dict[int, list[Any]] = field(default_factory=dict)
-    error: HeteroError | None = None
-    waits: bool = False
-    _bell: threading.Lock = field(default_factory=threading.Lock)
+    __slots__ = ("_bell", "arrived", "attempt", "error", "missing", "step", "waits")
 
-    def __post_init__(self) -> None:
-        self._bell.acquire()
+    def __init__(self, step: int, attempt: int, missing: set[Any]) -> None:
+        self.step, self.attempt, self.missing = step, attempt, missing
+        self.arrived: dict[int, list[Any]] = {}
+        self.error: HeteroError | None = None
+        self.waits = False
+        self._bell: threading.Lock | None = None
 
     @property
     def over(self) -> bool:
@@ -53,15 +52,20 @@ class Flight:
         return not self.missing or self.error is not None
 
     def wait(self, timeout_s: float | None) -> None:
-        """Wait for `ring`, which may have come before."""
-        self.waits = True
-        self._bell.acquire(timeout=-1 if timeout_s is None else timeout_s)
-        self.waits = False
+        """Wait for `ring`, unless it is over."""
+        bell = threading.Lock()
+        bell.acquire()
+        self._bell, self.waits = bell, True  # first: whoever ends it after we have looked sees the bell
+        if not self.over:
+            bell.acquire(timeout=-1 if timeout_s is None else timeout_s)
+        self._bell, self.waits = None, False
 
     def ring(self) -> None:
         """Have whoever waits look again."""
-        with suppress(RuntimeError):  # it is rung already
-            self._bell.release()
+        bell = self._bell
+        if bell is not None:
+            with suppress(RuntimeError):  # it is rung already
+                bell.release()
 
 
 class DriverChannel:
@@ -81,11 +85,14 @@ class DriverChannel:
         self._routes = routes
         self._outgoing = Outgoing(limits or Limits())
         self._incoming = Incoming(limits)
+        self._steady = Steady(CALLER, tuple(routes.given.items()), routes.begins)
+        self._missing = frozenset((*routes.wanted, *(("child", k) for k in routes.silent)))
         self._flights: dict[int, Flight] = {}
         self._guard = threading.Lock()
         self._launching = threading.Lock()
         self._attempts = 0
-        self._broken: HeteroError | None = None
+        self.broken: HeteroError | None = None
+        """Why these channels have ended, if they have."""
         self._suspicion: tuple[float, TransportError] | None = None
         self._late = 0
         self._closing = False
@@ -116,38 +123,57 @@ class DriverChannel:
 
         Raises: TransportError for what is no value; ChildDiedError; StepTimeoutError.
         """
-        encoded = {parcel: encode(values) for parcel, values in given.items()}
+        contents = [given[parcel] for parcel in self._routes.given]
+        outline = self._steady.outlines.get(graph_slot)
+        bodies = None if outline is None else outline.bodies(contents)
+        if bodies is None:
+            encoded = [encode(values) for values in contents]
+            self._steady.sent(graph_slot, contents, encoded)
         with self._launching:
-            self._check()
+            if self.broken is not None:
+                self._check()
             self._attempts += 1
             attempt = self._attempts
-            missing = {*self._routes.wanted, *(("child", k) for k in self._routes.silent)}
-            flight = Flight(step, attempt, missing)
+            flight = Flight(step, attempt, set(self._missing))
             with self._guard:
                 self._flights[attempt] = flight
-            parcels: dict[int, list[Packed]] = {k: [] for k in self._routes.begins}
             try:
-                for parcel, content in encoded.items():
-                    if not self._outgoing.wait_allowed(attempt, content.nbytes, self._ended, timeout_s):
-                        self._check()
-                        raise StepTimeoutError("the step passed its deadline while it waited to begin")
-                    destinations = self._routes.given[parcel]
-                    near = [d for d in destinations if self._endpoint.near(d)]
-                    far = [d for d in destinations if d not in near]
-                    for_near, for_far = self._outgoing.pack(parcel, content, attempt, near, far)
-                    for destination in destinations:
-                        parcels[destination].append(for_near if destination in near else for_far)
-                for child in self._routes.begins:
-                    self._endpoint.send(child, Begin(step, attempt, graph_slot, tuple(parcels[child])))
-                    parcels[child] = []
+                if outline is not None and bodies is not None:
+                    for child, message in outline.messages(step, attempt, bodies):
+                        self._endpoint.send(child, message)
+                else:
+                    self._begin(flight, graph_slot, encoded, timeout_s)
             except BaseException:
-                for child, unsent in parcels.items():
-                    for packed in unsent:
-                        self._outgoing.take_back(child, packed)
                 self.drop(flight)  # no number may be missing over there
                 raise
-            self._check()  # else a child that was lost meanwhile would be waited for
+            if self.broken is not None:
+                self._check()  # else a child that was lost meanwhile would be waited for
         return flight
+
+    def _begin(
+        self, flight: Flight, graph_slot: str, encoded: Sequence[Encoded], timeout_s: float | None
+    ) -> None:
+        """Send the caller's parcels, when there is credit for them."""
+        step, attempt = flight.step, flight.attempt
+        parcels: dict[int, list[Packed]] = {k: [] for k in self._routes.begins}
+        try:
+            for (parcel, destinations), content in zip(self._routes.given.items(), encoded, strict=True):
+                if not self._outgoing.wait_allowed(attempt, content.nbytes, self._ended, timeout_s):
+                    self._check()
+                    raise StepTimeoutError("the step passed its deadline while it waited to begin")
+                near = [d for d in destinations if self._endpoint.near(d)]
+                far = [d for d in destinations if d not in near]
+                for_near, for_far = self._outgoing.pack(parcel, content, attempt, near, far)
+                for destination in destinations:
+                    parcels[destination].append(for_near if destination in near else for_far)
+            for child in self._routes.begins:
+                self._endpoint.send(child, Begin(step, attempt, graph_slot, tuple(parcels[child])))
+                parcels[child] = []
+        except BaseException:
+            for child, unsent in parcels.items():
+                for packed in unsent:
+                    self._outgoing.take_back(child, packed)
+            raise
 
     def get(self, flight: Flight, timeout_s: float | None) -> dict[int, list[Any]]:
         """Wait for a step's outputs, by parcel; arrays are the caller's own. Ends the flight where it is over.
@@ -155,7 +181,7 @@ class DriverChannel:
         Raises: what a child raised, ChildDiedError, StepTimeoutError.
         """
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        while not flight.over:
+        while flight.missing and flight.error is None:
             left = None if deadline is None else deadline - time.monotonic()
             if left is not None and left <= 0:
                 raise StepTimeoutError("the step passed its deadline", step=flight.step)
@@ -164,7 +190,8 @@ class DriverChannel:
                     self._lead(flight, deadline)
                 finally:
                     self._turns.leave()
-                    self._call_next()
+                    if len(self._flights) > 1:
+                        self._call_next()
             else:
                 flight.wait(left)
         if flight.error is not None:
@@ -179,11 +206,6 @@ class DriverChannel:
             self._flights.pop(flight.attempt, None)
         if not self._ended():
             self._abort(flight)
-
-    @property
-    def broken(self) -> HeteroError | None:
-        """Why these channels have ended, if they have."""
-        return self._broken
 
     def statistics(self) -> dict[str, int]:
         """Counters of messages, of what was dropped and why, and of bytes."""
@@ -217,45 +239,41 @@ class DriverChannel:
             return
         finally:
             self._connected.set()
-        self._guarded(lambda: early)
+        self._guarded(lambda events: events, early)
         while not self._closing:
             if self._turns.wait(self._patience_s()):
                 try:
-                    self._serve(0)
+                    self._guarded(self._endpoint.take, self._endpoint.wait(0))
                 finally:
                     self._turns.pass_on()
 
     def _lead(self, flight: Flight, deadline: float | None) -> None:
         """Take what comes in, until this flight is over or the time is."""
-        while not flight.over:
+        while flight.missing and flight.error is None:
             left = None if deadline is None else deadline - time.monotonic()
             if left is not None and left <= 0:
                 return
-            patience = self._patience_s()
-            self._serve(left if patience is None else patience if left is None else min(left, patience))
+            if self._suspicion is not None:
+                patience = self._suspicion[0] - time.monotonic()
+                left = max(0.0, patience if left is None else min(left, patience))
+            self._guarded(self._endpoint.take, self._endpoint.wait(left))
 
     def _call_next(self) -> None:
         """Whoever has waited longest and still does may lead."""
-        if len(self._flights) > 1:
-            with self._guard:
-                following = next((f for f in self._flights.values() if f.waits and not f.over), None)
-            if following is not None:
-                following.ring()
+        with self._guard:
+            following = next((f for f in self._flights.values() if f.waits and not f.over), None)
+        if following is not None:
+            following.ring()
 
     def _patience_s(self) -> float | None:
         """How long to wait before a suspicion is one no more."""
         suspicion = self._suspicion
         return None if suspicion is None else max(0.0, suspicion[0] - time.monotonic())
 
-    def _serve(self, timeout_s: float | None) -> None:
-        """Wait once, and take what has come."""
-        ready = self._endpoint.wait(timeout_s)
-        self._guarded(lambda: self._endpoint.take(ready))
-
-    def _guarded(self, events: Callable[[], Sequence[Event]]) -> None:
+    def _guarded(self, events: Callable[[T], Sequence[Event]], ready: T) -> None:
         """Take these events. What fails then ends the channels, else whoever waits would wait for ever."""
         try:
-            self._handle(events())
+            self._handle(events(ready))
             if self._suspicion is not None and time.monotonic() >= self._suspicion[0]:
                 broken, self._suspicion = self._suspicion[1], None
                 self._end(broken)
@@ -275,7 +293,8 @@ class DriverChannel:
                 case PeerLost(peer, reason):
                     device = self._endpoint.peers[peer]
                     self._end(ChildDiedError(f"child {device} died: {reason}", device=device))
-        self._settle()
+        if self._incoming.released:
+            self._settle()
 
     def _take(self, peer: int, message: Message) -> None:
         match message:
@@ -302,20 +321,30 @@ class DriverChannel:
 
     def _arrived(self, peer: int, step: int, attempt: int, parcels: Sequence[Packed]) -> None:
         """Copy what has arrived out at once: a child must not wait for credit until somebody fetches its outputs."""
-        flight = self._flight(step, attempt)
+        flight = self._flights.get(attempt)
+        if flight is not None and flight.step != step:
+            flight = None
         for packed in parcels:
             if flight is None:
                 self._late += 1
                 self._incoming.refuse(peer, packed)
             elif packed.parcel in flight.missing:
                 try:
-                    values = self._incoming.open(peer, self._endpoint.process(peer), attempt, packed)
-                    flight.arrived[packed.parcel] = list(map(_own, values))
+                    if packed.arrays is not None:
+                        values = arrays_in(packed.body, packed.arrays)
+                    else:
+                        process = self._endpoint.process(peer)
+                        values = self._incoming.open(peer, process, attempt, packed)
+                    flight.arrived[packed.parcel] = [
+                        v.copy(order="K") if type(v) is np.ndarray else _own(v) for v in values
+                    ]
                     del values
                 except (TransportError, MemoryError) as error:
                     self._fail(flight, error)
-                else:
-                    self._progress(flight, packed.parcel)
+                    continue
+                flight.missing.discard(packed.parcel)
+                if not flight.missing and flight.waits:
+                    flight.ring()
 
     def _progress(self, flight: Flight, what: Any) -> None:
         flight.missing.discard(what)
@@ -344,18 +373,18 @@ class DriverChannel:
             self._endpoint.send(peer, Settled(released=tuple(tickets)))
 
     def _ended(self) -> bool:
-        return self._broken is not None
+        return self.broken is not None
 
     def _check(self) -> None:
-        broken = self._broken
+        broken = self.broken
         if broken is not None:
             raise _again(broken)
 
     def _end(self, error: HeteroError) -> None:
         """Nothing more comes over these channels."""
-        if self._broken is not None:
+        if self.broken is not None:
             return
-        self._broken = error
+        self.broken = error
         with self._guard:
             flights = list(self._flights.values())
         for flight in flights:

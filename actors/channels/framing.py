@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import socket
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,14 +15,15 @@ from hetero.errors import TransportError
 
 BUFFER_BYTES = 1 << 16
 """Larger than what comes before any message's frames."""
-_ONE = struct.Struct("<IQ")
+ONE = struct.Struct("<IQ")
+"""What comes before the one frame that most messages are."""
 _COUNT = struct.Struct("<I")
 
 
 def joined(frames: Sequence[Any]) -> list[Any]:
     """The pieces that the message is on the stream; the usual one, of one frame, is one piece."""
     if len(frames) == 1:
-        return [_ONE.pack(1, len(frames[0])) + frames[0]]
+        return [ONE.pack(1, len(frames[0])) + frames[0]]
     lengths = [len(f) for f in frames]
     return [struct.pack(f"<I{len(frames)}Q", len(frames), *lengths) + frames[0], *frames[1:]]
 
@@ -44,6 +46,20 @@ class Reader:
             return self._frames[frame][offset:]
         return self._buffer[self._filled :]
 
+    def receive(self, receiver: socket.socket) -> Iterable[Sequence[Any]] | None:
+        """The messages that are whole once what has arrived at `receiver` is here, as `take` gives them; None: nothing
+        will arrive any more. Raises: as `take`; OSError."""
+        if self._filled or self._frames is not None:
+            received = receiver.recv_into(self.room())
+            return self.take(received) if received else None
+        buffer = self._buffer
+        received = receiver.recv_into(buffer)
+        if received >= ONE.size:
+            count, first = ONE.unpack_from(buffer)
+            if count == 1 and first == received - ONE.size:  # one message of one frame, as mostly
+                return ((bytes(buffer[ONE.size : received]),),)
+        return self.take(received) if received else None
+
     @property
     def partial(self) -> bool:
         """Whether a message has begun and is not whole."""
@@ -59,8 +75,8 @@ class Reader:
             yield from self._filled_up(received)
             return
         buffer, start, end = self._buffer, 0, self._filled + received
-        while end - start >= _ONE.size:
-            count, first = _ONE.unpack_from(buffer, start)
+        while end - start >= ONE.size:
+            count, first = ONE.unpack_from(buffer, start)
             if not (1 <= count <= MAX_FRAMES and first <= MAX_HEADER_BYTES):
                 raise TransportError("a malformed message: too large, or empty")
             begin = start + _COUNT.size + 8 * count

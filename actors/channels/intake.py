@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from actors.channels.messages import Message, read
+from actors.channels.messages import Forms, Message, read
 from hetero.errors import TransportError
 
 
@@ -70,6 +70,7 @@ class Intake:
         """Raises: OSError where there is no descriptor to be had."""
         self.counters = Counters()
         self._generation = generation
+        self._forms: Forms = {}
         self._events: list[Event] = []
         self._lost: set[int] = set()
         self._handlers: dict[int, Callable[[int], object]] = {}
@@ -101,7 +102,7 @@ class Intake:
 
     def poll(self, timeout_s: float | None) -> list[Event]:
         """What has happened; waits for something to, up to `timeout_s` (None: for ever) or `wake`."""
-        return self.take(self.wait(timeout_s))
+        return self.take(self._epoll.poll(0 if self._again else timeout_s))
 
     def wait(self, timeout_s: float | None) -> list[tuple[int, int]]:
         """The waiting part of `poll`: what `take` takes. If it is interrupted, nothing is lost."""
@@ -143,7 +144,7 @@ class Intake:
     def arrived(self, peer: int, frames: Sequence[Any]) -> None:
         """A message of an authenticated peer; what it must not be is counted and dropped. Keeps the first frame not."""
         try:
-            generation, message = read(frames)
+            generation, message = read(frames, self._forms)
         except TransportError:
             self.counters.malformed += 1
             return

@@ -63,9 +63,12 @@ class Mailbox:
 
     def begin(self, attempt: int, step: int, graph_slot: str) -> Arrival:
         """The driver's message that begins an attempt has arrived."""
-        if (refusal := self._refusal(attempt)) is not None:
+        if attempt != self.current and (refusal := self._refusal(attempt)) is not None:
             return refusal
-        entry = self._attempts.setdefault(attempt, _Attempt())
+        entry = self._attempts.get(attempt)
+        if entry is None:
+            self._attempts[attempt] = _Attempt(step, graph_slot)
+            return Arrival.KEPT
         if entry.step is not None:
             return Arrival.DUPLICATE
         entry.step, entry.graph_slot = step, graph_slot
@@ -75,9 +78,11 @@ class Mailbox:
         """A parcel has arrived; it may come before its attempt begins. Only a kept one's content is looked after."""
         if parcel not in self._wanted:
             return Arrival.UNKNOWN
-        if (refusal := self._refusal(attempt)) is not None:
+        if attempt != self.current and (refusal := self._refusal(attempt)) is not None:
             return refusal
-        entry = self._attempts.setdefault(attempt, _Attempt())
+        entry = self._attempts.get(attempt)
+        if entry is None:
+            entry = self._attempts[attempt] = _Attempt()
         if parcel in entry.parcels or (entry.position and parcel in self._used(entry)):
             return Arrival.DUPLICATE
         entry.parcels[parcel] = content
@@ -92,10 +97,11 @@ class Mailbox:
         if entry is None or entry.step is None:
             return None
         partition, parcels = self._tasks[entry.position]
+        there = entry.parcels
         for p in parcels:
-            if p not in entry.parcels:
+            if p not in there:
                 return None
-        contents = tuple([entry.parcels.pop(p) for p in parcels])
+        contents = (there.pop(parcels[0]),) if len(parcels) == 1 else tuple([there.pop(p) for p in parcels])
         last = entry.position == len(self._tasks) - 1
         return Work(entry.step, self.current, partition, entry.graph_slot, contents, last)
 
@@ -111,9 +117,10 @@ class Mailbox:
 
         One that has not begun is over as well; it is skipped when its turn comes.
         """
-        if self._refusal(attempt) is not None:
+        if attempt != self.current and self._refusal(attempt) is not None:
             return []
-        dropped = list(self._attempts.get(attempt, _OVER).parcels.values())
+        entry = self._attempts.get(attempt, _OVER)
+        dropped = list(entry.parcels.values()) if entry.parcels else []
         self._attempts[attempt] = _OVER
         while self._attempts.get(self.current) is _OVER:
             del self._attempts[self.current]
@@ -124,9 +131,14 @@ class Mailbox:
         """Whether nothing of this attempt will run any more."""
         return attempt < self.current or self._attempts.get(attempt) is _OVER
 
+    @property
+    def empty(self) -> bool:
+        """Whether nothing has arrived for any attempt that is not over."""
+        return not self._attempts
+
     def __len__(self) -> int:
-        """Parcels that wait."""
-        return sum(len(entry.parcels) for entry in self._attempts.values())
+        """Parcels that wait; another thread may ask."""
+        return sum(len(entry.parcels) for entry in list(self._attempts.values()))
 
     def _refusal(self, attempt: int) -> Arrival | None:
         if attempt == self.current:  # which is never over

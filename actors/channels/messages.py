@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgpack
 import numpy as np
 
-from actors.channels.wire import MAX_BYTES, MAX_ITEMS, Bytes, Spec
+from actors.channels.wire import MAX_BYTES, MAX_ITEMS, Arrays, Bytes, Spec, arrays_of
 from hetero.errors import TransportError
+from hetero.planner.plan import CALLER
 
-VERSION = 1
+VERSION = 2
 MAX_HEADER_BYTES = 64 << 20
 MAX_FRAMES = 1 << 12
 MAX_FRAME_BYTES = 4 << 30
 MAX_NUMBER = 1 << 62
+MAX_FORMS = 64
+MAX_FORM_BYTES = 4 << 10
+"""Descriptions that are kept, and the largest of them."""
 _MAX_NAME = 255
+_DATA = 0xC1
+"""Begins what carries parcels; msgpack never begins so."""
+_HEAD = struct.Struct("<BBqqqI")
+"""_DATA, version, generation, step, attempt, bytes of the description."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +42,7 @@ class Packed:
     """A parcel as it travels. `ticket`: what the receiver settles when it has let go of the body; 0: nothing.
 
     The body lies in `block`, or in `body`: bytes, which travel in the header, or an array, which is a frame of its own.
+    `arrays`: what a receiver knows of `specs` already, as they were checked before.
     """
 
     parcel: int
@@ -41,6 +51,7 @@ class Packed:
     ticket: int = 0
     block: Block | None = None
     body: Bytes | bytes | None = None
+    arrays: Arrays | None = None
 
 
 @dataclass(slots=True)
@@ -62,6 +73,16 @@ class Sent:
     graph_slot: str
     partition: int
     parcels: tuple[Packed, ...] = ()
+
+
+@dataclass(slots=True, eq=False)
+class Again:
+    """A Begin or Sent that is described as an earlier one was (`describe`), with other bodies; read as what it is."""
+
+    step: int
+    attempt: int
+    description: bytes
+    bodies: Sequence[bytes]
 
 
 @dataclass(slots=True)
@@ -104,32 +125,63 @@ class Lost:
     peer: int
 
 
-Message = Begin | Sent | Ended | Failed | Abort | Settled | Lost
+Message = Begin | Sent | Again | Ended | Failed | Abort | Settled | Lost
 
 _KINDS: dict[type, int] = {k: n for n, k in enumerate((Begin, Sent, Ended, Failed, Abort, Settled, Lost))}
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Part:
+    """A parcel as it is described. `where` its body lies: True (after the description), the number of a frame, a
+    block, or None (nowhere)."""
+
+    parcel: int
+    specs: list[Spec]
+    nbytes: int
+    ticket: int
+    where: bool | int | Block | None
+    arrays: Arrays | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Form:
+    """A description that was checked. `inline_bytes`: of the bodies that follow it."""
+
+    graph_slot: str
+    partition: int
+    parts: tuple[Part, ...]
+    inline_bytes: int
+
+
+Forms = dict[bytes, Form]
+"""Descriptions that were checked, by their bytes: what is equal to them need not be checked again. A receiver's own."""
+
+
 def write(message: Message, generation: int) -> list[Any]:
-    """The message as frames: a msgpack header, then the bodies that travel in frames of their own.
+    """The message as frames: a header, then the bodies that travel in frames of their own.
 
     Raises: TransportError for a header larger than a receiver accepts.
     """
+    if type(message) is Again:  # small, and what is sent most
+        description = message.description
+        head = _HEAD.pack(_DATA, VERSION, generation, message.step, message.attempt, len(description))
+        return [b"".join((head, description, *message.bodies))]
     frames: list[Any] = [b""]
-    kind = _KINDS[type(message)]
     match message:
         case Begin(step, attempt, graph_slot, parcels):
-            fields: list[Any] = [step, attempt, graph_slot, [_write_parcel(p, frames) for p in parcels]]
+            description = describe(graph_slot, CALLER, parcels, frames)
+            header = _data(generation, step, attempt, description, parcels)
         case Sent(step, attempt, graph_slot, partition, parcels):
-            fields = [step, attempt, graph_slot, partition, [_write_parcel(p, frames) for p in parcels]]
+            description = describe(graph_slot, partition, parcels, frames)
+            header = _data(generation, step, attempt, description, parcels)
         case Ended(step, attempt) | Abort(step, attempt):
-            fields = [step, attempt]
+            header = _packed(message, generation, step, attempt)
         case Failed(step, attempt, error):
-            fields = [step, attempt, list(error)]
+            header = _packed(message, generation, step, attempt, list(error))
         case Settled(released, kept):
-            fields = [list(released), list(kept)]
+            header = _packed(message, generation, list(released), list(kept))
         case Lost(peer):
-            fields = [peer]
-    header: bytes = msgpack.packb([VERSION, generation, kind, *fields], unicode_errors="surrogatepass")
+            header = _packed(message, generation, peer)
     if len(header) > MAX_HEADER_BYTES or len(frames) > MAX_FRAMES:
         raise TransportError(
             f"a message with a header of {len(header)} bytes and {len(frames)} frames is too large for a channel"
@@ -138,23 +190,74 @@ def write(message: Message, generation: int) -> list[Any]:
     return frames
 
 
-def read(frames: Sequence[Any]) -> tuple[int, Message]:
-    """The generation and the message in these frames (bytes-like).
+def describe(
+    graph_slot: str, partition: int, parcels: Sequence[Packed], frames: list[Any] | None = None
+) -> bytes:
+    """All of a message but its numbers and its small bodies. Bodies that travel as frames are added to `frames`.
+
+    `partition`: of a Begin, CALLER.
+    """
+    parts = [_write_parcel(p, [b""] if frames is None else frames) for p in parcels]
+    described: bytes = msgpack.packb([graph_slot, partition, parts], unicode_errors="surrogatepass")
+    return described
+
+
+def _data(generation: int, step: int, attempt: int, description: bytes, parcels: Sequence[Packed]) -> bytes:
+    head = _HEAD.pack(_DATA, VERSION, generation, step, attempt, len(description))
+    bodies = [p.body for p in parcels if p.block is None and isinstance(p.body, bytes)]
+    return b"".join((head, description, *bodies))
+
+
+def _packed(message: Message, generation: int, *fields: Any) -> bytes:
+    header: bytes = msgpack.packb(
+        [VERSION, generation, _KINDS[type(message)], *fields], unicode_errors="surrogatepass"
+    )
+    return header
+
+
+def read(frames: Sequence[Any], forms: Forms | None = None) -> tuple[int, Message]:
+    """The generation and the message in these frames (bytes-like). `forms`: what this receiver has checked before.
 
     Raises: TransportError for anything that `write` does not make.
     """
     if not 1 <= len(frames) <= MAX_FRAMES or len(frames[0]) > MAX_HEADER_BYTES:
         raise _malformed("too large, or empty")
-    try:
-        entries = msgpack.unpackb(
-            frames[0],
-            unicode_errors="surrogatepass",
-            max_array_len=MAX_ITEMS,
-            max_map_len=0,
-            max_ext_len=0,
-        )
-    except Exception as cause:  # msgpack raises some ten kinds
-        raise TransportError(f"a malformed message: {cause}") from cause
+    header = frames[0]
+    if len(header) < _HEAD.size or header[0] != _DATA:
+        return _read_control(header)
+    _, version, generation, step, attempt, length = _HEAD.unpack_from(header)
+    at = _HEAD.size + length
+    description = header[_HEAD.size : at]
+    if type(description) is not bytes:
+        description = bytes(description)
+    form = None if forms is None else forms.get(description)
+    if form is None:
+        form = _form(description, len(header) - at, {} if forms is None else forms)
+    if version != VERSION or len(header) != at + form.inline_bytes:
+        raise _malformed("of another version, or with more or less than it says")
+    if not (-1 <= step <= MAX_NUMBER and -1 <= attempt <= MAX_NUMBER):
+        raise _malformed("with a number out of bounds")
+    parcels = []
+    for part in form.parts:
+        where, block = part.where, None
+        body: Bytes | bytes | None = None
+        if where is True:
+            body = header[at : at + part.nbytes]
+            at += part.nbytes
+            if type(body) is not bytes:
+                body = bytes(body)
+        elif type(where) is int:
+            body = _frame(frames, where, part.nbytes)
+        elif type(where) is Block:
+            block = where
+        parcels.append(Packed(part.parcel, part.specs, part.nbytes, part.ticket, block, body, part.arrays))
+    if form.partition == CALLER:
+        return generation, Begin(step, attempt, form.graph_slot, tuple(parcels))
+    return generation, Sent(step, attempt, form.graph_slot, form.partition, tuple(parcels))
+
+
+def _read_control(header: Any) -> tuple[int, Message]:
+    entries = _unpacked(header)
     if type(entries) is not list or len(entries) < 3 or entries[0] != VERSION:
         raise _malformed("of another version, or none")
     _, generation, kind, *fields = entries
@@ -167,34 +270,61 @@ def read(frames: Sequence[Any]) -> tuple[int, Message]:
     for field in fields:
         if type(field) is int and not -1 <= field <= MAX_NUMBER:
             raise _malformed(f"with the number {field}")
-    return generation, make(fields, frames)
+    return generation, make(fields)
 
 
-def _read_begin(fields: list[Any], frames: Sequence[Any]) -> Message:
-    step, attempt, graph_slot, parcels = fields
-    return Begin(step, attempt, graph_slot, tuple([_read_parcel(p, frames) for p in parcels]))
+def _unpacked(packed: Any) -> Any:
+    try:
+        return msgpack.unpackb(
+            packed,
+            unicode_errors="surrogatepass",
+            max_array_len=MAX_ITEMS,
+            max_map_len=0,
+            max_ext_len=0,
+        )
+    except Exception as cause:  # msgpack raises some ten kinds
+        raise TransportError(f"a malformed message: {cause}") from cause
 
 
-def _read_sent(fields: list[Any], frames: Sequence[Any]) -> Message:
-    step, attempt, graph_slot, partition, parcels = fields
-    return Sent(step, attempt, graph_slot, partition, tuple([_read_parcel(p, frames) for p in parcels]))
+def _frame(frames: Sequence[Any], index: int, nbytes: int) -> Bytes:
+    if not 0 < index < len(frames) or len(frames[index]) != nbytes:
+        raise _malformed("with a parcel in a frame that it has not")
+    return np.frombuffer(frames[index], np.uint8)
 
 
-def _read_settled(fields: list[Any], _: Sequence[Any]) -> Message:
+def _form(description: bytes, inline_bytes: int, forms: Forms) -> Form:
+    """Check a description, which so many bytes follow; keep it where it may come again: tickets are never the same."""
+    entries = _unpacked(description)
+    if type(entries) is not list or tuple(map(type, entries)) != (str, int, list):
+        raise _malformed("without a description")
+    graph_slot, partition, described = entries
+    if not -1 <= partition <= MAX_NUMBER:
+        raise _malformed(f"with the number {partition}")
+    parts = tuple(map(_read_parcel, described))
+    if sum(p.nbytes for p in parts if p.where is True) != inline_bytes:
+        raise _malformed("with more or less than it says")
+    parts = tuple(replace(p, arrays=arrays_of(p.specs, p.nbytes)) if p.where is True else p for p in parts)
+    form = Form(graph_slot, partition, parts, inline_bytes)
+    if len(description) <= MAX_FORM_BYTES and not any(p.ticket for p in parts):
+        if len(forms) >= MAX_FORMS:
+            forms.clear()
+        forms[description] = form
+    return form
+
+
+def _read_settled(fields: list[Any]) -> Message:
     released, kept = fields
     if not all(type(t) is int and 0 < t <= MAX_NUMBER for t in (*released, *kept)):
         raise _malformed("with a ticket that is none")
     return Settled(tuple(released), tuple(kept))
 
 
-_READERS: dict[int, tuple[tuple[type, ...], Callable[[list[Any], Sequence[Any]], Message]]] = {
-    _KINDS[Begin]: ((int, int, str, list), _read_begin),
-    _KINDS[Sent]: ((int, int, str, int, list), _read_sent),
-    _KINDS[Ended]: ((int, int), lambda fields, _: Ended(*fields)),
-    _KINDS[Failed]: ((int, int, list), lambda fields, _: Failed(fields[0], fields[1], tuple(fields[2]))),
-    _KINDS[Abort]: ((int, int), lambda fields, _: Abort(*fields)),
+_READERS: dict[int, tuple[tuple[type, ...], Callable[[list[Any]], Message]]] = {
+    _KINDS[Ended]: ((int, int), lambda fields: Ended(*fields)),
+    _KINDS[Failed]: ((int, int, list), lambda fields: Failed(fields[0], fields[1], tuple(fields[2]))),
+    _KINDS[Abort]: ((int, int), lambda fields: Abort(*fields)),
     _KINDS[Settled]: ((list, list), _read_settled),
-    _KINDS[Lost]: ((int,), lambda fields, _: Lost(*fields)),
+    _KINDS[Lost]: ((int,), lambda fields: Lost(*fields)),
 }
 
 
@@ -202,7 +332,9 @@ def _write_parcel(packed: Packed, frames: list[Any]) -> list[Any]:
     where: Any = packed.body
     if packed.block is not None:
         where = [packed.block.descriptor, packed.block.name]
-    elif where is not None and not isinstance(where, bytes):
+    elif isinstance(where, bytes):
+        where = True
+    elif where is not None:
         if packed.nbytes > MAX_FRAME_BYTES:
             raise TransportError(
                 f"a parcel of {packed.nbytes} bytes is too large for a message to another machine"
@@ -212,24 +344,20 @@ def _write_parcel(packed: Packed, frames: list[Any]) -> list[Any]:
     return [packed.parcel, packed.specs, packed.nbytes, packed.ticket, where]
 
 
-def _read_parcel(entry: Any, frames: Sequence[Any]) -> Packed:
-    """Where a body lies: bytes, the number of a frame, [descriptor, name] of a block, or nowhere."""
+def _read_parcel(entry: Any) -> Part:
     if type(entry) is list and len(entry) == 5:
         parcel, specs, nbytes, ticket, where = entry
         if type(parcel) is type(nbytes) is type(ticket) is int and type(specs) is list:
-            kind = type(where)
             if not (0 <= parcel <= MAX_NUMBER and 0 <= nbytes <= MAX_BYTES and 0 <= ticket <= MAX_NUMBER):
                 raise _malformed("with a number out of bounds")
-            if where is None and nbytes == 0:
-                return Packed(parcel, specs, 0, ticket)
-            if kind is bytes and len(where) == nbytes:
-                return Packed(parcel, specs, nbytes, ticket, None, where)
-            if kind is int and 0 < where < len(frames) and len(frames[where]) == nbytes:
-                return Packed(parcel, specs, nbytes, ticket, None, np.frombuffer(frames[where], np.uint8))
-            if kind is list and len(where) == 2:
+            if type(where) is list and len(where) == 2:
                 descriptor, name = where
                 if type(descriptor) is int and type(name) is str and 0 <= descriptor <= MAX_NUMBER:
-                    return Packed(parcel, specs, nbytes, ticket, Block(descriptor, name[:_MAX_NAME]))
+                    return Part(parcel, specs, nbytes, ticket, Block(descriptor, name[:_MAX_NAME]))
+            elif where is True and not ticket and nbytes <= MAX_HEADER_BYTES:
+                return Part(parcel, specs, nbytes, 0, True)
+            elif type(where) is int or (where is None and nbytes == 0):
+                return Part(parcel, specs, nbytes, ticket, where)
     raise _malformed("with a parcel that is none")
 
 

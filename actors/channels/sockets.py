@@ -20,7 +20,7 @@ from itertools import islice
 from typing import Any
 
 from actors.channels.cards import Card
-from actors.channels.framing import Reader, joined
+from actors.channels.framing import ONE, Reader, joined
 from actors.channels.handshake import CLAIM_BYTES, NONCE_BYTES, PROOF_BYTES, Pair, claimed
 from actors.channels.intake import Intake
 from hetero.errors import TransportError
@@ -143,7 +143,7 @@ class LocalLink:
 
     def send(self, frames: Sequence[Any]) -> bool:
         """As Link says."""
-        pieces = joined(frames)
+        pieces = [ONE.pack(1, len(frames[0])) + frames[0]] if len(frames) == 1 else joined(frames)
         with self._lock:
             if not self._open:
                 return False
@@ -277,9 +277,9 @@ class _Arriving:
         assert self.peer is not None, "whoever may send has proved who it is"
         intake, reader, reason = self._road.intake, self._reader, None
         try:
-            received = self._socket.recv_into(reader.room())
-            if received:
-                for frames in reader.take(received):
+            messages = reader.receive(self._socket)
+            if messages is not None:
+                for frames in messages:
                     intake.arrived(self.peer, frames)
             else:
                 intake.counters.malformed += reader.partial

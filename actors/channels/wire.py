@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +17,8 @@ from hetero.types import STRING, DataType, MapValue, SequenceValue, numpy_dtype
 Bytes = npt.NDArray[np.uint8]
 Spec = Any
 """What msgpack carries for one value: None, or a list whose first entry is one of the tags below."""
+Arrays = tuple[tuple[tuple[int, ...], np.dtype[Any], int, Literal["C", "F"]], ...]
+"""Of a parcel of nothing but arrays, checked: each one's shape, dtype, place in the body and order."""
 
 ALIGNMENT = 64
 MAX_AXES = 32
@@ -25,6 +27,8 @@ MAX_DEPTH = 8
 MAX_ITEMS = 1 << 20
 """Values of one parcel, elements of its sequences, maps and texts included."""
 MAX_BYTES = 1 << 40
+_KNOWN_BYTES = 1 << 16
+"""The largest body whose description is worth to be remembered."""
 
 _ARRAY, _TEXTS, _SEQUENCE, _MAP, _RESIDENT = range(5)
 _DTYPES = {d.name: d for d in (numpy_dtype(t) for t in DataType if t != DataType.UNDEFINED) if d != STRING}
@@ -106,6 +110,31 @@ def decode(specs: Any, body: Bytes | bytes | None) -> list[Any]:
         raise
     except (TypeError, ValueError, OverflowError, KeyError) as cause:
         raise _malformed(str(cause)) from cause
+
+
+def arrays_of(specs: Any, nbytes: int) -> Arrays | None:
+    """What `decode` makes of this description and any body of so many bytes; None where it holds other things than
+    arrays, is large, or malformed: `decode` looks at it then."""
+    if nbytes > _KNOWN_BYTES:
+        return None
+    try:
+        found = decode(specs, bytes(nbytes))
+    except TransportError:
+        return None
+    if not all(type(spec) is list and spec[0] == _ARRAY for spec in specs):
+        return None
+    return tuple(
+        (array.shape, array.dtype, spec[3], "F" if spec[4] else "C")
+        for array, spec in zip(found, specs, strict=True)
+    )
+
+
+def arrays_in(body: Any, arrays: Arrays) -> list[Any]:
+    """What `decode` makes of a body whose description is known."""
+    if len(arrays) == 1:
+        shape, dtype, at, order = arrays[0]
+        return [np.ndarray(shape, dtype, body, at, None, order)]
+    return [np.ndarray(shape, dtype, body, at, None, order) for shape, dtype, at, order in arrays]
 
 
 # -- there ---------------------------------------------------------------------------------------------------------

@@ -49,6 +49,12 @@ class drawing:  # noqa: N801 - a context manager: a class costs half of what a g
         _RUN.reset(self._run)
 
 
+def draw(step: int | None) -> None:
+    """A run of `step` begins: as `drawing`, in a thread that is in such a block for good."""
+    STEP.set(step)
+    _RUN.set(object())
+
+
 class Draws:
     """The generators of one compiled node, a fresh one per draw."""
 

@@ -35,10 +35,16 @@ class Task:
     """Whether the child has no other task in a step, so that nothing needs to be kept until a later one."""
     input_names: tuple[str, ...] = field(init=False)
     output_names: tuple[str, ...] = field(init=False)
+    straight: bool = field(init=False)
+    """Whether what arrives are the inputs, in their order, and what leaves are the outputs, in one parcel."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "input_names", tuple(p.name for p in self.program.inputs))
         object.__setattr__(self, "output_names", tuple(p.name for p in self.program.outputs))
+        arriving = tuple(name for receive in self.receives for name in receive.values)
+        leaving = [send.values for send in self.sends]
+        straight = self.alone and arriving == self.input_names and leaving == [self.output_names]
+        object.__setattr__(self, "straight", straight)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

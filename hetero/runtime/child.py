@@ -22,7 +22,7 @@ from hetero.errors import (
 from hetero.extensions.registry import load_modules
 from hetero.kernels.blas_threads import one_blas_thread
 from hetero.kernels.limits import limited, machine_bytes
-from hetero.kernels.randomness import drawing
+from hetero.kernels.randomness import STEP, draw, drawing
 from hetero.options import RuntimeOptions
 from hetero.program.validate import validate
 from hetero.providers.base import Provider, ProviderConfig
@@ -45,6 +45,12 @@ from hetero.types import HostArray, MapValue, RemoteElement, SequenceValue
 
 Value = Any
 """What crosses between children: a host array, a MapValue, a SequenceValue of them, or None."""
+
+
+class _Home(threading.local):
+    """What a child knows of the thread that calls it. `dwells`: whether `dwell` was called there."""
+
+    dwells = False
 
 
 class ChildExecutor:
@@ -71,6 +77,10 @@ class ChildExecutor:
         self._value_bytes = min(options.max_value_bytes, machine_bytes())
         self._spans: list[Span] = []
         self._closed = False
+        self._driven: str | None = None
+        self._plain = True
+        """Whether nothing is kept here between steps."""
+        self._home = _Home()
         self._busy_s = 0.0
         self._bytes_in = 0
         self._bytes_out = 0
@@ -130,7 +140,8 @@ class ChildExecutor:
         An error leaves the child usable; the step's values on this child are dropped.
         """
         with self._lock:
-            self._check_open()
+            if self._closed:
+                self._check_open()
             task = self._tasks.get(partition)
             if task is None:
                 raise TransportError(
@@ -138,12 +149,24 @@ class ChildExecutor:
                 )
             started = time.perf_counter()
             try:
-                if self._context is not None:
-                    self._context.drive(graph_slot)
-                    if self._context.ops is not None:
-                        self._context.ops.step = step
-                with np.errstate(all="ignore"), limited(self._value_bytes), one_blas_thread():
+                context = self._context
+                if context is not None:
+                    if graph_slot != self._driven:
+                        context.drive(graph_slot)
+                        self._driven = graph_slot
+                    if context.ops is not None:
+                        context.ops.step = step
+                if self._home.dwells:
+                    draw(step)
                     sent = self._run(task, step, parcels, binding)
+                else:
+                    with (
+                        np.errstate(all="ignore"),
+                        limited(self._value_bytes),
+                        drawing(self.options.seed, step),
+                        one_blas_thread(),
+                    ):
+                        sent = self._run(task, step, parcels, binding)
             except BaseException as error:
                 self._abandon(step)
                 if isinstance(error, HeteroError):
@@ -161,9 +184,21 @@ class ChildExecutor:
                 self._spans.append(Span(f"partition {partition}", self.provider.name, step, started, ended))
             return sent
 
+    def dwell(self) -> None:
+        """This thread runs nothing but this child from now on: what surrounds each run is entered once, for good."""
+        np.seterr(all="ignore")
+        limited(self._value_bytes).__enter__()
+        drawing(self.options.seed, 0).__enter__()
+        one_blas_thread().__enter__()
+        self._home.dwells = True
+
     def _run(
         self, task: Task, step: int, parcels: Sequence[Sequence[Value]], binding: Binding | None
     ) -> list[list[Value]]:
+        if task.straight and self._plain and binding is None:
+            inputs = parcels[0] if len(parcels) == 1 else [value for parcel in parcels for value in parcel]
+            if len(inputs) == len(task.input_names) and len(parcels) == len(task.receives):
+                return self._run_straight(task, inputs)
         values = {} if task.alone else self._steps.setdefault(step, {})
         if len(parcels) != len(task.receives):
             raise TransportError(
@@ -174,14 +209,15 @@ class ChildExecutor:
                 raise TransportError(
                     f"parcel {receive.parcel} holds {len(parcel)} of {len(receive.values)} values"
                 )
-            values.update(zip(receive.values, parcel, strict=True))
-            self._bytes_in += sum(map(value_bytes, parcel))
-        program, states = task.program, self._states
-        if states:
+            for name, value in zip(receive.values, parcel, strict=True):
+                values[name] = value
+                self._bytes_in += value.nbytes if type(value) is np.ndarray else value_bytes(value)
+        program, states = task.program, self._states if self._states else None
+        if states is not None:
             states.settle(step)
-        results = self._called(task, step, values, binding)
+        results = self._called(task, values, binding, states)
         values.update(zip(task.output_names, results, strict=True))
-        if states:
+        if states is not None:
             states.leave(
                 step,
                 program,
@@ -195,12 +231,17 @@ class ChildExecutor:
         for send in task.sends:
             parcel = []
             for name in send.values:
-                stand_in = states.stands_for(send.parcel, name, values) if states else None
+                value = values[name]
+                if type(value) is np.ndarray and states is None and on_device is None:
+                    parcel.append(value)
+                    self._bytes_out += value.nbytes
+                    continue
+                stand_in = None if states is None else states.stands_for(send.parcel, name, values)
                 if on_device is not None and (send.parcel, name) in on_device.withheld:
-                    stand_in = Resident(tuple(values[name].shape))
-                if stand_in is None and isinstance(values[name], Resident) and states:
-                    values[name] = states.resident(name, values[name])
-                value = self._to_host(values[name]) if stand_in is None else stand_in
+                    stand_in = Resident(tuple(value.shape))
+                if stand_in is None and isinstance(value, Resident) and states is not None:
+                    value = values[name] = states.resident(name, value)
+                value = self._to_host(value) if stand_in is None else stand_in
                 self._bytes_out += value_bytes(value)
                 parcel.append(value)
             sent.append(parcel)
@@ -213,16 +254,30 @@ class ChildExecutor:
         self.provider.synchronize()
         return sent
 
+    def _run_straight(self, task: Task, inputs: Sequence[Value]) -> list[list[Value]]:
+        """As `_run`, of a program that takes what arrives and whose results leave: most are."""
+        for value in inputs:
+            self._bytes_in += value.nbytes if type(value) is np.ndarray else value_bytes(value)
+        sent = self._runners[task.partition].run(inputs)
+        for k, value in enumerate(sent):
+            if type(value) is np.ndarray:
+                self._bytes_out += value.nbytes
+            else:
+                sent[k] = value = self._to_host(value)
+                self._bytes_out += value_bytes(value)
+        self.provider.synchronize()
+        return [sent]
+
     def _called(
-        self, task: Task, step: int, values: dict[str, Value], binding: Binding | None
+        self, task: Task, values: dict[str, Value], binding: Binding | None, states: ChildStates | None
     ) -> list[Value]:
         """Run the task's program; where a state has no room and may grow, it does, and the program is run again."""
         runner = self._runners[task.partition]
         if self._buffers:
             self._buffers.enter(task.input_names, values)
         while True:
-            if self._states:
-                self._states.enter(task.program, values)
+            if states is not None:
+                states.enter(task.program, values)
             try:
                 inputs = [values[name] for name in task.input_names]
             except KeyError as cause:
@@ -232,11 +287,11 @@ class ChildExecutor:
                 ) from cause
             pins = None if binding is None else self._pinned(task, inputs, binding)
             try:
-                with drawing(self.options.seed, step):
-                    return runner.run(inputs, pins)
+                return runner.run(inputs, pins)
             except StateError as error:
-                if not self._states.grown(error, self._runners.values()):
+                if states is None or not states.grown(error, self._runners.values()):
                     raise
+                draw(STEP.get())  # what is run again draws again what it drew
 
     def _pinned(self, task: Task, inputs: Sequence[Value], binding: Binding) -> Pins | None:
         """What the program reads and writes in place; the same object as long as nothing has changed."""
@@ -261,7 +316,10 @@ class ChildExecutor:
         """
         with self._lock:
             self._check_open()
-            self._states.bind(specs, withheld, self._runners.values())
+            try:
+                self._states.bind(specs, withheld, self._runners.values())
+            finally:
+                self._note_kept()
 
     def change_state(self, change: StateChange) -> dict[str, HostArray]:
         """Between steps: apply `change` to every state. Returns copies of the values where it asks for them."""
@@ -273,7 +331,10 @@ class ChildExecutor:
         """Between steps: apply `change` to a buffer of the caller's. Raises: InputError, MemoryLimitError."""
         with self._lock:
             self._check_open()
-            return self._buffers.change(change)
+            try:
+                return self._buffers.change(change)
+            finally:
+                self._note_kept()
 
     def copy_state(self, number: int = 0, since: int | None = None) -> StateCopy:
         """Between steps: a copy of everything that is kept here between them; of rows that stay, only those that have
@@ -286,7 +347,13 @@ class ChildExecutor:
         """Keep what was copied, whole, and nothing that came after."""
         with self._lock:
             self._check_open()
-            self._states.restore(copied, self._runners.values())
+            try:
+                self._states.restore(copied, self._runners.values())
+            finally:
+                self._note_kept()
+
+    def _note_kept(self) -> None:
+        self._plain = not self._states and not self._buffers
 
     def _to_host(self, value: Value) -> Value:
         if type(value) is np.ndarray:  # which it mostly is, and which takes far less time to tell
@@ -374,6 +441,8 @@ class ChildExecutor:
             runner.close()
         self._runners, self._tasks = {}, {}
         self._states.clear()
+        self._note_kept()
+        self._driven = None
         self._pins.clear()
         self._banks = None
         self._steps.clear()

@@ -21,11 +21,14 @@ def collected(runner: Runner, last: Section) -> list[Any]:
     """The outputs of a run whose last section is `last`, in the program's order."""
     if last.results is None:
         last.results = [_result(runner, last, k) for k in range(len(runner.program.outputs))]
-    table = runner.table.values
-    return [
-        table[slot] if slot != NO_SLOT else _copied(runner, value) if copied else value
-        for slot, value, copied in last.results
-    ]
+    table, found = runner.table.values, []
+    for slot, value, copied in last.results:
+        if slot != NO_SLOT:
+            value = table[slot]
+        elif copied:
+            value = value.copy() if type(value) is np.ndarray else _copied(runner, value)
+        found.append(value)
+    return found
 
 
 def _result(runner: Runner, last: Section, output: int) -> Result:

@@ -257,11 +257,11 @@ class Runner:
             section, inputs, ran = self.roots.choose(inputs, pins)
             if not ran:
                 self._load(section, inputs)
-                self._call(section)
+                call_section(self.program, section, self.context)
             while section.tail is not None:
                 section = self._next(section)
             self.statistics.runs += 1
-            return self._collect(section)
+            return self._collect(section) if self.iterated else collected(self, section)
         finally:
             self.table.clear()
 
@@ -372,7 +372,7 @@ class Runner:
 
     def _collect(self, last: Section) -> list[Any]:
         outputs = collected(self, last)
-        if self.frames is not None and self.iterated:
+        if self.frames is not None:
             self.frames.lend(last)
         return outputs
 

@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from hetero.errors import HeteroError
 from hetero.kernels.base import Call
 from hetero.program.program import Instruction
@@ -113,6 +115,8 @@ class Section:
 
 def value_spec(value: Any) -> Spec:
     """The spec of a value that a data-dependent kernel returned."""
+    if type(value) is np.ndarray:  # which it mostly is, and which takes far less time to tell
+        return TensorSpec(value.dtype, value.shape)
     if value is None:
         return ABSENT
     if isinstance(value, SequenceValue):

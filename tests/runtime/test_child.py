@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import threading
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -163,3 +165,46 @@ def test_a_step_that_is_run_again_draws_the_same_numbers() -> None:
         drawn.append(y.tobytes())
         child.drop(step)
     assert drawn[0] == drawn[1] == drawn[3] != drawn[2]
+
+
+DRAWN = (
+    '<ir_version: 9, opset_import: ["": 17]>\n'
+    "g (float[n] x) => (float[n] y, float[n] z)"
+    " { y = Log(x) z = RandomNormalLike(x) }"
+)
+
+
+def test_a_thread_that_dwells_in_a_child_gets_the_same_bits_and_no_warning() -> None:
+    planned = plan(onnx.parser.parse_model(DRAWN), ["cpu"])
+
+    def ran(*, dwells: bool) -> list[list[bytes]]:
+        child = ChildExecutor(create(planned.providers[0]), RuntimeOptions(seed=3))
+        child.prepare(assignment(planned, 0), {})
+        (wanted,) = child._tasks[0].sends
+        if dwells:
+            child.dwell()
+        with np.errstate(all="raise") if not dwells else nullcontext():
+            steps = [child.run(0, step, [[np.zeros(4, np.float32)]])[0] for step in (1, 2, 2, 5)]
+        child.close()
+        assert wanted.values == ("y", "z")
+        return [[value.tobytes() for value in values] for values in steps]
+
+    found: list[list[list[bytes]]] = []
+    thread = threading.Thread(target=lambda: found.append(ran(dwells=True)))
+    thread.start()
+    thread.join()
+    usual = ran(dwells=False)
+    assert found == [usual]
+    assert usual[1] == usual[2] != usual[3]
+    assert np.geterr()["divide"] == "warn"  # here as it was
+
+
+def test_a_parcel_of_too_few_values_is_refused_where_they_are_the_inputs() -> None:
+    planned = plan(onnx.parser.parse_model(DRAWN), ["cpu"])
+    child = ChildExecutor(create(planned.providers[0]), RuntimeOptions())
+    child.prepare(assignment(planned, 0), {})
+    assert child._tasks[0].straight
+    for parcels in ([], [[]], [[X, X]], [[X], [X]]):
+        with pytest.raises(TransportError, match="parcel"):
+            child.run(0, 1, parcels)
+    assert len(child.run(0, 2, [[X]])[0]) == 2

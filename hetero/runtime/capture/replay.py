@@ -25,6 +25,11 @@ def call_section(program: Program, section: Section, context: Context) -> None:
     captured = section.captured.get(slot.name) if slot is not None else None
     if slot is not None and section.warm and (captured is None or captured.artifact.state is not COMPLETE):
         captured = section.captured[slot.name] = _recorded(program, section, context, slot)
+    if not section.calls:  # as around an instruction whose result's shape only the data tells
+        if slot is not None:
+            slot.eager_runs += 1
+        section.warm = True
+        return
     steps: list[Call]
     lease: Artifact | None = None
     if context.ops is not None:

@@ -81,6 +81,28 @@ def test_steps_in_flight_run_in_the_order_in_which_they_were_launched() -> None:
         assert seen == {0: [s for s in steps for _ in (0, 2)], 1: [s for s in steps for _ in (1, 3)]}
 
 
+def test_values_that_are_alike_step_after_step_and_then_are_not_arrive_as_they_are() -> None:
+    """Each step is like some before it, or not, at either end; a slot of its own changes in between."""
+    inputs: list[list[Any]] = [
+        *([vector(8, k)] for k in range(4)),
+        [vector(9)],
+        *([vector(8, k), vector(3, k)] for k in range(3)),
+        [vector(8).astype(np.float64)],
+        [vector(100_000)],
+        *([vector(8, k)] for k in range(4)),
+        [np.asfortranarray(vector(8).reshape(2, 4))],
+        [vector(8)],
+    ]
+    with Net([0, 1, 0], plus_one) as net:
+        for step, values in enumerate(inputs):
+            got = net.run(step, *values)
+            for a, b in zip(got, values, strict=True):
+                want = b + np.float32(1) + np.float32(1) + np.float32(1)
+                assert (a.dtype, a.shape, a.tobytes()) == (want.dtype, want.shape, want.tobytes())
+                assert a.flags.writeable
+        assert all(end.statistics()["malformed"] == 0 for end in (net.driver, *net.children))
+
+
 def test_a_later_stage_works_on_a_step_while_an_earlier_one_works_on_the_next() -> None:
     """The second step's first partition has to run before the first step's second one goes on, or nothing does."""
     second_begun = threading.Event()

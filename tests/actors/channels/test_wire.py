@@ -13,20 +13,29 @@ from hypothesis import given, settings
 
 from actors.channels.bodies import Incoming, Limits, Outgoing
 from actors.channels.messages import (
+    _DATA,
+    _HEAD,
+    MAX_FORM_BYTES,
+    MAX_FORMS,
+    MAX_NUMBER,
+    VERSION,
     Abort,
+    Again,
     Begin,
     Block,
     Ended,
     Failed,
+    Forms,
     Lost,
     Message,
     Packed,
     Sent,
     Settled,
+    describe,
     read,
     write,
 )
-from actors.channels.wire import MAX_DEPTH, decode, encode
+from actors.channels.wire import MAX_DEPTH, arrays_in, decode, encode
 from hetero.errors import TransportError
 from hetero.runtime.state import Resident
 from hetero.types import MapValue, SequenceValue
@@ -185,6 +194,14 @@ def test_every_message_comes_back_with_its_generation(message: Message) -> None:
     assert write(got, 5)[0] == write(message, 5)[0]
 
 
+def data(
+    description: Any, bodies: bytes = b"", version: int = VERSION, step: int = 3, attempt: int = 4
+) -> bytes:
+    """A header as that of a Begin or Sent, whatever is in it."""
+    packed = msgpack.packb(description)
+    return _HEAD.pack(_DATA, version, 1, step, attempt, len(packed)) + packed + bodies
+
+
 @pytest.mark.parametrize(
     "frames",
     [
@@ -192,20 +209,32 @@ def test_every_message_comes_back_with_its_generation(message: Message) -> None:
         [b""],
         [b"\xc1"],
         [msgpack.packb({"a": 1})],
-        [msgpack.packb([1, 1])],
-        [msgpack.packb([2, 1, 2, 3, 4])],  # another version
-        [msgpack.packb([1, 1, 99, 3, 4])],
-        [msgpack.packb([1, 1, 2, 3, -5])],
-        [msgpack.packb([1, 1, 2, 3, True])],
-        [msgpack.packb([1, "1", 2, 3, 4])],
-        [msgpack.packb([1, 1, [], 3, 4])],
-        [msgpack.packb([1, 1, 5, [0], []])],  # a ticket that is none
-        [msgpack.packb([1, 1, 1, 3, 4, "", 5, [[0, [], 2, 0, 1]]])],  # a frame that is not there
-        [msgpack.packb([1, 1, 1, 3, 4, "", 5, [[0, [], 2, 0, 1]]]), b"abc"],
-        [msgpack.packb([1, 1, 1, 3, 4, "", 5, [[0, [], 2, 0, None]]])],
-        [msgpack.packb([1, 1, 1, 3, 4, "", 5, [[0, [], 2, 0, ["fd", "name"]]]])],
-        [msgpack.packb([1, 1, 1, 3, 4, "", 5, [[0, [], -1, 0, None]]])],
-        [msgpack.packb([1, 1, 1, 3, 4, "", 5, [7]])],
+        [msgpack.packb([VERSION, 1])],
+        [msgpack.packb([VERSION + 1, 1, 2, 3, 4])],
+        [msgpack.packb([VERSION, 1, 99, 3, 4])],
+        [msgpack.packb([VERSION, 1, 0, 3, 4])],  # a Begin has another form
+        [msgpack.packb([VERSION, 1, 2, 3, -5])],
+        [msgpack.packb([VERSION, 1, 2, 3, True])],
+        [msgpack.packb([VERSION, "1", 2, 3, 4])],
+        [msgpack.packb([VERSION, 1, [], 3, 4])],
+        [msgpack.packb([VERSION, 1, 5, [0], []])],  # a ticket that is none
+        [data(["", 5, [[0, [], 2, 0, 1]]])],  # a frame that is not there
+        [data(["", 5, [[0, [], 2, 0, 1]]]), b"abc"],
+        [data(["", 5, [[0, [], 2, 0, None]]])],
+        [data(["", 5, [[0, [], 2, 0, ["fd", "name"]]]])],
+        [data(["", 5, [[0, [], -1, 0, None]]])],
+        [data(["", 5, [[0, [], 2, 0, True]]], b"a")],
+        [data(["", 5, [[0, [], 2, 0, True]]], b"abc")],
+        [data(["", 5, [[0, [], 2, 7, True]]], b"ab")],  # a ticket for what needs none
+        [data(["", 5, [[0, [], -2, 0, True], [1, [], 2, 0, True]]])],
+        [data(["", 5, [7]])],
+        [data(["", -2, []])],
+        [data([5, "", []])],
+        [data(["", 5, []], version=VERSION + 1)],
+        [data(["", 5, []], step=-2)],
+        [data(["", 5, []], attempt=MAX_NUMBER + 1)],
+        [data(["", 5, []])[:-1]],
+        [data(["", 5, []])[:20]],
         [msgpack.packb(msgpack.ExtType(1, b"x"))],
         [b"\xdd\xff\xff\xff\xff"],  # an array of 4 billion
         [b"\x91" * 100_000],
@@ -216,6 +245,82 @@ def test_every_message_comes_back_with_its_generation(message: Message) -> None:
 def test_a_malformed_message_is_one_typed_error(frames: list[bytes]) -> None:
     with pytest.raises(TransportError, match="malformed"):
         read(frames)
+
+
+def sent(x: np.ndarray[Any, Any], slot: str = "primary") -> Sent:
+    encoded = encode([x])
+    return Sent(1, 2, slot, 3, (Packed(6, encoded.specs, encoded.nbytes, 0, None, encoded.joined()),))
+
+
+def values_of(message: Message) -> list[Any]:
+    parcels = message.parcels if isinstance(message, Sent | Begin) else ()
+    found = []
+    for parcel in parcels:
+        values = Incoming().open(0, 0, 1, parcel)
+        if parcel.arrays is not None:  # a receiver makes these, without a look at the description
+            for a, b in zip(arrays_in(parcel.body, parcel.arrays), values, strict=True):
+                assert_same(a, b)
+        found += values
+    return found
+
+
+def test_what_is_described_as_before_is_read_as_what_it_is() -> None:
+    forms: Forms = {}
+    x, y = array_of(np.dtype(np.float32), (3, 5)), np.full((3, 5), 7, np.float32)
+    first = sent(x)
+    read(write(first, 5), forms)
+    assert len(forms) == 1
+    again = Again(8, 9, describe("primary", 3, first.parcels), [y.tobytes()])
+    assert write(again, 6) == write(Sent(8, 9, "primary", 3, sent(y).parcels), 6)
+    generation, got = read(write(again, 6), forms)
+    assert isinstance(got, Sent)
+    assert (generation, got.step, got.attempt, got.partition, got.graph_slot) == (6, 8, 9, 3, "primary")
+    assert got.parcels[0].arrays is not None
+    assert_same(values_of(got)[0], y)
+    assert not values_of(got)[0].flags.writeable
+    assert len(forms) == 1
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.integers(0, 2**32))
+def test_what_was_checked_before_lets_nothing_else_in(seed: int) -> None:
+    """With what it remembers a receiver reads, and refuses, what one without does."""
+    rng = random.Random(seed)
+    forms: Forms = {}
+    (header,) = write(sent(array_of(np.dtype(np.float32), (2, 2))), 5)
+    read([header], forms)
+    damaged = bytearray(header)
+    for _ in range(rng.randint(1, 3)):
+        match rng.randrange(3):
+            case 0:
+                damaged[rng.randrange(len(damaged))] = rng.randrange(256)
+            case 1:
+                at = rng.randrange(len(damaged))
+                del damaged[at : at + 4]
+            case 2:
+                damaged += rng.randbytes(rng.randint(1, 8))
+
+    def outcome(known: Forms | None) -> Any:
+        try:
+            generation, message = read([bytes(damaged)], known)
+            return generation, write(message, generation), [v.tobytes() for v in values_of(message)]
+        except TransportError:
+            return "refused"
+
+    assert outcome(forms) == outcome(None)
+
+
+def test_no_more_descriptions_are_remembered_than_there_is_room_for() -> None:
+    forms: Forms = {}
+    x = np.ones(2, np.float32)
+    for k in range(3 * MAX_FORMS):
+        read(write(sent(x, str(k)), 1), forms)
+        assert len(forms) <= MAX_FORMS
+    forms.clear()
+    read(write(sent(x, "x" * MAX_FORM_BYTES), 1), forms)
+    block = Packed(1, [[4, [2]]], 9, 3, Block(5, "hetero-x"))
+    read(write(Sent(1, 2, "", 3, (block,)), 1), forms)  # its ticket is never the same again
+    assert not forms
 
 
 @settings(max_examples=300, deadline=None)
