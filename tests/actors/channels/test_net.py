@@ -231,10 +231,10 @@ def test_a_launch_that_fails_half_way_leaves_nothing_out_and_no_gap(monkeypatch:
     with Net([0, 1], plus_one) as net:
         with monkeypatch.context() as broken:
 
-            def refusing(self: Endpoint, peer: int, message: Message) -> bool:
+            def refusing(self: Endpoint, peer: int, message: Message, generation: int | None = None) -> bool:
                 if isinstance(message, Begin):
                     raise TransportError("too large")
-                return send(self, peer, message)
+                return send(self, peer, message, generation)
 
             send = Endpoint.send
             broken.setattr(Endpoint, "send", refusing)
