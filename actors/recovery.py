@@ -137,10 +137,7 @@ class Recovery:
     @property
     def running(self) -> bool:
         """Whether every child is ready, so that steps may be launched."""
-        for child in self._by_name.values():  # noqa: SIM110 - asked in every step
-            if child.state != "ready":
-                return False
-        return True
+        return all(c.state == "ready" for c in self._by_name.values())
 
     @property
     def lost(self) -> list[str]:
