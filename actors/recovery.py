@@ -148,10 +148,7 @@ class Recovery:
     @property
     def running(self) -> bool:
         """Whether every child that has a part in the plan is ready, so that steps may be launched."""
-        for child in self._by_name.values():  # noqa: SIM110 - asked in every step
-            if child.state not in ("ready", "retired"):
-                return False
-        return True
+        return all(c.state in ("ready", "retired") for c in self._by_name.values())
 
     @property
     def lost(self) -> list[str]:
