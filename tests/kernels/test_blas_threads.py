@@ -14,7 +14,10 @@ from threadpoolctl import ThreadpoolController, threadpool_limits
 from hetero import HeterogeneousExecutor
 from hetero.kernels import blas_threads
 from hetero.kernels.blas_threads import one_blas_thread
+from hetero.kernels.jit import enabled
 from hetero.runtime.child import ChildExecutor
+
+pytestmark = pytest.mark.skipif(not enabled(), reason="without compiled loops BLAS keeps its threads")
 
 
 def counts() -> set[int]:
@@ -49,6 +52,14 @@ def test_one_inside_and_the_callers_number_afterwards() -> None:
         with one_blas_thread():
             assert counts() == {1}
         assert counts() == {1}
+    assert counts() == {2}
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_without_compiled_loops_blas_keeps_its_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HETERO_JIT", "0")
+    with one_blas_thread():
+        assert counts() == {2}
     assert counts() == {2}
 
 
