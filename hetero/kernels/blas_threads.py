@@ -40,7 +40,7 @@ class one_blas_thread:  # noqa: N801 - as `limits.limited`: every run enters it
             if not _inside:
                 for count in _counts():
                     before = count.value
-                    if before != 1 and enabled() and has_pool():
+                    if before != 1:
                         _held.append((count, before))
                         count.value = 1
             _inside += 1
@@ -58,7 +58,10 @@ class one_blas_thread:  # noqa: N801 - as `limits.limited`: every run enters it
 @cache
 def _counts() -> tuple[_Count, ...]:
     """The number of threads of NumPy's BLAS: OpenBLAS's own variable where it is to be seen, since its function for
-    that frees and takes buffers (10 µs); else what threadpoolctl finds, of each library."""
+    that frees and takes buffers (10 µs); else what threadpoolctl finds, of each library. None where our loops have no
+    threads."""
+    if not (enabled() and has_pool()):
+        return ()
     try:
         numpy = ctypes.CDLL(importlib.import_module("numpy._core._multiarray_umath").__file__)
         count = ctypes.c_int.in_dll(numpy, "blas_cpu_number")  # in a library that NumPy's needs
