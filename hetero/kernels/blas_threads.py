@@ -2,7 +2,7 @@
 
 OpenBLAS's threads yield in a loop for some 20 ms after each product, and starve OpenMP's that wait for the next loop: a
 convolution was measured ten times slower. So while a child runs, NumPy's BLAS has one thread, and the threads are those
-of compiled loops.
+of compiled loops. Where no loops are compiled, BLAS keeps its threads.
 """
 
 from __future__ import annotations
@@ -13,9 +13,12 @@ import threading
 from functools import cache
 from typing import Any, Protocol, cast
 
+from hetero.kernels.jit import enabled
+from hetero.kernels.jit_runtime import has_pool
+
 _lock = threading.Lock()
-_before: list[int] = []
-"""What the caller had set, while somebody is inside."""
+_held: list[tuple[_Count, int]] = []
+"""While somebody is inside: what the caller had set."""
 _inside = 0
 
 
@@ -35,9 +38,11 @@ class one_blas_thread:  # noqa: N801 - as `limits.limited`: every run enters it
         global _inside
         with _lock:
             if not _inside:
-                _before[:] = [count.value for count in _counts()]
                 for count in _counts():
-                    count.value = 1
+                    before = count.value
+                    if before != 1:
+                        _held.append((count, before))
+                        count.value = 1
             _inside += 1
 
     def __exit__(self, *error: object) -> None:
@@ -45,14 +50,18 @@ class one_blas_thread:  # noqa: N801 - as `limits.limited`: every run enters it
         with _lock:
             _inside -= 1
             if not _inside:
-                for count, before in zip(_counts(), _before, strict=True):
+                while _held:
+                    count, before = _held.pop()
                     count.value = before
 
 
 @cache
 def _counts() -> tuple[_Count, ...]:
     """The number of threads of NumPy's BLAS: OpenBLAS's own variable where it is to be seen, since its function for
-    that frees and takes buffers (10 µs); else what threadpoolctl finds, of each library."""
+    that frees and takes buffers (10 µs); else what threadpoolctl finds, of each library. None where our loops have no
+    threads."""
+    if not (enabled() and has_pool()):
+        return ()
     try:
         numpy = ctypes.CDLL(importlib.import_module("numpy._core._multiarray_umath").__file__)
         count = ctypes.c_int.in_dll(numpy, "blas_cpu_number")  # in a library that NumPy's needs

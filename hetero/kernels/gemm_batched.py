@@ -105,7 +105,7 @@ def bind_batched(a: Array, b: Array, out: Array) -> Call:
     for row, x in zip(places, (a, right, out), strict=True):
         np.add(offsets(x.shape[:-2], x.strides[:-2], batch), address(x), out=row)
     (m, k), n = a.shape[-2:], out.shape[-1]
-    parallel = places.shape[1] * m * n * k >= 8 * PARALLEL_ELEMENTS
+    parallel = places.shape[1] * m * n * k >= 12 * PARALLEL_ELEMENTS
     chunks = min(MOST_CHUNKS, places.shape[1]) if parallel else 1
     scratch = lined_up((chunks, k, columns()), np.float32)
     steps = a.strides[-2], right.strides[-2], turned, out.strides[-2]

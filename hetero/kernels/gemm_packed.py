@@ -164,7 +164,7 @@ def bind_panels(a: Array, panels: Array, out: Array, bias: Array | None = None) 
         copies, bias = aligned(bias)
         calls += copies
         words[BIAS] = address(bias)
-    parallel = rows.shape[0] * n * k >= 8 * PARALLEL_ELEMENTS
+    parallel = rows.shape[0] * n * k >= 12 * PARALLEL_ELEMENTS
     call = bound(product.variant(words, parallel=parallel), words)
     call.__dict__["operands"] = rows, panels, target, bias  # the words are only numbers
     return calls_then(calls, call)

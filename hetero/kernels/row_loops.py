@@ -121,7 +121,7 @@ def bind_unary(function: Any, rows: int, width: int, x: Array, out: Array) -> Ca
     """The call of `mean_rows` or `softmax_rows` over a contiguous `x` of so many rows."""
     calls, source = aligned(x)
     words = np.array([rows, width, address(source), address(out)], np.int64)
-    call = bound(function.variant(words, parallel=rows > 1 and 4 * rows * width >= PARALLEL_ELEMENTS), words)
+    call = bound(function.variant(words, parallel=rows > 1 and 2 * rows * width >= PARALLEL_ELEMENTS), words)
     call.__dict__["operands"] = source, out  # the words are only numbers
     return calls_then(calls, call)
 
@@ -149,7 +149,7 @@ def bind_norm(
         if place == SKIP:
             words[SKIP_ROWS] = array.size // width
     numbers = np.array([epsilon], np.float32)
-    parallel = rows > 1 and 4 * rows * width >= PARALLEL_ELEMENTS
+    parallel = rows > 1 and 2 * rows * width >= PARALLEL_ELEMENTS
     call = bound(norm.variant(words, numbers, parallel=parallel), words, numbers)
     call.__dict__["operands"] = kept  # the words are only numbers
     return calls_then(calls, call)

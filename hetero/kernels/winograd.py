@@ -24,6 +24,8 @@ from hetero.types import Array
 BLOCK_BYTES = 2 << 20
 """Transformed tiles and products of a block: what two cores' second-level caches hold."""
 
+FEWEST_CHANNELS = 16
+"""And maps: with fewer, transforms are most of the work."""
 _G = np.array([[1, 0, 0], [0.5, 0.5, 0.5], [0.5, -0.5, 0.5], [0, 0, 1]])
 
 
@@ -39,8 +41,8 @@ def winograd_serves(shape: ConvShape, dtype: np.dtype[Any], xp: Any) -> bool:
         and shape.group == 1
         and w.kernel == (3, 3)
         and w.strides == w.dilations == (1, 1)
-        and shape.channels >= 24
-        and shape.maps >= 24
+        and shape.channels >= FEWEST_CHANNELS
+        and shape.maps >= FEWEST_CHANNELS
         and min(w.outputs) >= 4
     )
 

@@ -14,7 +14,10 @@ from threadpoolctl import ThreadpoolController, threadpool_limits
 from hetero import HeterogeneousExecutor
 from hetero.kernels import blas_threads
 from hetero.kernels.blas_threads import one_blas_thread
+from hetero.kernels.jit import enabled
 from hetero.runtime.child import ChildExecutor
+
+pytestmark = pytest.mark.skipif(not enabled(), reason="without compiled loops BLAS keeps its threads")
 
 
 def counts() -> set[int]:
@@ -50,6 +53,17 @@ def test_one_inside_and_the_callers_number_afterwards() -> None:
             assert counts() == {1}
         assert counts() == {1}
     assert counts() == {2}
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_without_compiled_loops_blas_keeps_its_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HETERO_JIT", "0")
+    blas_threads._counts.cache_clear()
+    try:
+        with one_blas_thread():
+            assert counts() == {2}
+    finally:
+        blas_threads._counts.cache_clear()
 
 
 @pytest.mark.usefixtures("two_threads", "either_way")

@@ -97,17 +97,17 @@ def test_runs_end_with_vectors_panels_and_gaps() -> None:
 
 def test_small_products_and_other_dtypes_stay_with_blas() -> None:
     single, double = np.dtype(np.float32), np.dtype(np.float64)
-    assert is_gathered(np, (64, 64), (64, 64), single) == enabled()
-    assert not is_gathered(np, (64, 64), (64, 64), double)
-    assert not is_gathered(np, (64, 64), (64, 63), single)
+    assert is_gathered(np, (96, 96), (96, 96), single) == enabled()
+    assert not is_gathered(np, (96, 96), (96, 96), double)
+    assert not is_gathered(np, (96, 96), (96, 85), single)
     assert not is_gathered(np, (4, 1024), (1024, 1024), single)
     assert not is_gathered(np, (64, 0), (0, 64), single)
 
 
 def test_a_batch_of_rows_is_one_product() -> None:
-    a, b = normal(3, 40, 96), normal(96, 40)
-    out = np.empty((3, 40, 40), np.float32)
+    a, b = normal(3, 80, 96), normal(96, 60)
+    out = np.empty((3, 80, 60), np.float32)
     bind_matmul(np, a, b, out)()
     np.testing.assert_allclose(out, a @ b, rtol=1e-4, atol=1e-4)
     if enabled():
-        assert out.tobytes() == product(a.reshape(120, 96), b).tobytes()
+        assert out.tobytes() == product(a.reshape(240, 96), b).tobytes()

@@ -9,6 +9,7 @@ import pytest
 
 from hetero.kernels import winograd
 from hetero.kernels.conv_shape import ConvShape
+from hetero.kernels.jit import enabled
 from hetero.kernels.window import window_of
 from hetero.kernels.winograd import bind_winograd, winograd_parts, winograd_serves
 from hetero.kernels.workspace import carved_bytes
@@ -38,6 +39,9 @@ def exact(x: Any, w: Any, pads: tuple[int, ...]) -> Any:
         ((1, 4, 9, 7), (0, 0, 0, 0)),
         ((1, 2, 5, 6), (5, 3, 4, 6)),
         ((1, 2, 3, 3), (2, 2, 2, 2)),
+        ((1, 2, 9, 16), (1, 1, 1, 1)),
+        ((2, 3, 7, 37), (1, 0, 1, 2)),
+        ((1, 32, 24, 80), (1, 1, 1, 1)),
     ],
     ids=str,
 )
@@ -57,6 +61,33 @@ def test_any_shape_agrees_with_exact_convolution(
     scratch = np.full(carved_bytes(*winograd_parts(shape)), 0xFF, np.uint8)
     bind_winograd(shape)([values, weights, bias], [y], scratch)()
     np.testing.assert_allclose(y, exact(values, weights, pads) + bias[:, None, None], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.skipif(not enabled(), reason="threads are numba's")
+def test_threads_change_no_bit() -> None:
+    import numba
+
+    shape = shape_of((1, 32, 40, 90), 48, (1, 1, 1, 1))
+    x = RNG.standard_normal((1, 32, 40, 90)).astype(np.float32)
+    w = RNG.standard_normal((48, 32, 3, 3)).astype(np.float32)
+    before, found = numba.get_num_threads(), set()
+    try:
+        for threads in (1, before):
+            numba.set_num_threads(threads)
+            y = np.full((1, 48, 40, 90), np.nan, np.float32)
+            scratch = np.full(carved_bytes(*winograd_parts(shape)), 0xFF, np.uint8)
+            bind_winograd(shape)([x, w, None], [y], scratch)()
+            found.add(y.tobytes())
+    finally:
+        numba.set_num_threads(before)
+    assert len(found) == 1
+
+
+def test_planes_do_not_meet_in_one_set_of_the_cache() -> None:
+    _, _, tiles, products = winograd_parts(shape_of((1, 32, 450, 80), 40, (1, 1, 1, 1)))
+    for planes, count in ((tiles, 32), (products, 40)):
+        assert planes[0][1] in (count, count + 1)
+        assert 64 <= 4 * planes[0][1] * planes[0][2] % 512 <= 448
 
 
 def test_the_block_bounds_the_workspace() -> None:
