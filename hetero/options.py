@@ -42,7 +42,8 @@ class RuntimeOptions:
     decode_memo: bool = True
     """Where extents grow from step to step, bind anew only what depends on them."""
     verify_decode_memo: bool = False
-    """Check every such step's shapes against those of a program bound from scratch (slow; for tests)."""
+    """Check every such step's shapes, and the numbers that its calls read, against a program bound from scratch (slow;
+    for tests)."""
     max_specializations: int = 16
     """Input signatures (shapes, dtypes) that a program keeps bound; the least recently used is dropped."""
     weight_budget_bytes: int = 0

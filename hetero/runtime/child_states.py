@@ -111,7 +111,10 @@ class ChildStates:
 
     def stands_for(self, parcel: int, name: str, values: Mapping[str, Any]) -> Resident | None:
         """What leaves in a parcel instead of a value that only the executor would get."""
-        return Resident(tuple(values[name].shape)) if (parcel, name) in self._withheld else None
+        if (parcel, name) not in self._withheld:
+            return None
+        value = values[name]
+        return value if isinstance(value, Resident) else Resident(tuple(value.shape))
 
     def abandon(self, step: int) -> None:
         """The step failed: what it proposed never holds."""

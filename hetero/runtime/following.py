@@ -59,9 +59,6 @@ class _Above(dict[int, Slot]):
         )
         return made
 
-    def get(self, index: int, default: Any = None) -> Any:
-        return self[index] if index in self or index in self._before else default
-
 
 class Following(Regrowth):
     """Takes a section over to other extents as `twins` says, once."""
@@ -100,8 +97,10 @@ class Following(Regrowth):
         every, twins, bound = self.live.every, self._twins, self._bound_steps
         for first, *others in twins.alike:
             spec = every[first].spec
-            if any(every[index].spec != spec for index in others):
-                raise OutgrownError
+            for index in others:
+                other = every[index].spec
+                if other is not spec and other != spec:  # mostly they are one
+                    raise OutgrownError
         for k, step in enumerate(twins.steps):
             made = None
             if step.sibling is not None:

@@ -53,6 +53,7 @@ class Regrowth(Builder):
         self._old = section
         self._record = Record(0, 0, 0, 0, (), {})
         self.live.slots = self.live.every = dict(section.exit.every) if every is None else every
+        self._was: Mapping[int, Slot] = section.exit.every
         self._frames = dict(section.frames)
         self._changed: set[int] = set()
         self._fresh: list[Call] = []
@@ -180,12 +181,14 @@ class Regrowth(Builder):
         section.frames = self._frames
         section.tail = tail
         self._settle()
-        if not self._changed.isdisjoint(section.exit.slots):
+        slots = section.exit.slots
+        handed_on = [index for index in self._changed if index in slots]
+        if handed_on:
             for following in section.next.values():
                 following.close()
             section.next.clear()
-        for index in section.exit.slots:
-            section.exit.slots[index] = self.live.every[index]
+        for index in handed_on:
+            slots[index] = self.live.every[index]
         section.results = None
         section.lent.clear()
 
@@ -195,7 +198,7 @@ class Regrowth(Builder):
 
     # -- what the builder asks for ------------------------------------------------------------------------------
     def _define(self, index: int, slot: Slot, buffer: Buffer | None = None) -> None:
-        old = self.live.every.get(index)
+        old = self._was.get(index)
         if old is None or not _same(old, slot):
             self.live.every[index] = slot
             self._changed.add(index)
