@@ -226,6 +226,11 @@ class RayChildren(Children):
                 raise confirmed from error
             self._mending.cut_off(error.device, error.message)
             return None
+        except rex.RayError as error:  # a child was gone when channels were to be opened
+            if not self._options.recover or not is_death(error):
+                raise self._failure(error)  # noqa: B904 - `translated` has set the cause
+            self._mending.died(error)
+            return None
         if flight is None:
             return None
         record = self._journal.record(step)

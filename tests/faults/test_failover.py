@@ -10,6 +10,7 @@ import onnx.parser
 import pytest
 
 from actors import chaos
+from benchmarks.models import encoder
 from hetero import HeterogeneousExecutor, RuntimeOptions
 from hetero.errors import ChildDiedError, TransportError, UnsupportedNodeError
 from tests.faults.harness import ALL, CHAIN, DECODER, HEAD, TEXT_IDS, TEXTS, Beside, bits
@@ -202,3 +203,29 @@ def test_a_buffer_on_a_lost_device_is_lost_and_others_stay() -> None:
         binding.bind_output("z", mine)
         ex.run_with_binding(binding)
         assert mine.read().tobytes() == want["z"].tobytes()
+
+
+@pytest.mark.parametrize("map_weights", [True, False])
+def test_stages_are_dealt_anew_and_weights_come_along(map_weights: bool) -> None:
+    model = encoder(layers=3, hidden=256, heads=4)  # some MB: enough to be written to a file
+    options = RuntimeOptions(max_restarts=1, map_weights=map_weights)
+    providers = ["sim:0", "sim:1", "sim:2", "cpu"]
+    rng = np.random.default_rng(0)
+    batches = [{"x": rng.standard_normal((2, 6, 256)).astype(np.float32)} for _ in range(6)]
+    with (
+        HeterogeneousExecutor(model, providers, stages="auto", options=options) as ex,
+        HeterogeneousExecutor(model, ["cpu"], children="inline") as calm,
+    ):
+        want = [bits(calm.run(b)) for b in batches]
+        assert [bits(got) for got in ex.map(batches)] == want
+        assert [s.child for s in ex.plan.stages] == [0, 1, 2]
+        with chaos.broken("prepare sim:1", "no such device"):
+            with chaos.gate("partition 1, before run") as gate:
+                futures = [ex.submit(b) for b in batches]
+                gate.wait_reached()
+                chaos.kill("sim:1", ex)
+            assert [bits(future.result(timeout=100)) for future in futures] == want
+        assert [s.child for s in ex.plan.stages] == [0, 2]
+        assert ex.stats()["degraded"].keys() == {"sim:1"}
+        chaos.kill("sim:2", ex)  # which has to find the weights that it has now
+        assert [bits(got) for got in ex.map(batches)] == want
