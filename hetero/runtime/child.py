@@ -197,8 +197,8 @@ class ChildExecutor:
                 stand_in = states.stands_for(send.parcel, name, values) if states else None
                 if on_device is not None and (send.parcel, name) in on_device.withheld:
                     stand_in = Resident(tuple(values[name].shape))
-                if stand_in is None and isinstance(values[name], Resident) and states:
-                    values[name] = states.resident(name, values[name])
+                if stand_in is None and states:
+                    values[name] = states.real(name, values[name])
                 value = self._to_host(values[name]) if stand_in is None else stand_in
                 self._bytes_out += value_bytes(value)
                 parcel.append(value)
