@@ -143,7 +143,8 @@ class LocalCluster:
                 ray.shutdown(**WAIT)
             if cluster is not None:
                 self._family.add(node.raylet_pid for node in nodes)
-                servers = cluster.head_node.all_processes.get("ray_client_server", ())
+                head = cluster.head_node  # none where it did not start
+                servers = () if head is None else head.all_processes.get("ray_client_server", ())
                 self._family.add(server.process.pid for server in servers)
                 # The head last. Nothing on them is worth a grace period.
                 for node in reversed(cluster.list_all_nodes()):

@@ -279,3 +279,22 @@ def test_a_copy_of_all_that_a_child_keeps_brings_it_back() -> None:
         child.bind_state((), ())
         child.restore_state(copied)  # into new ones
         assert child.change_state(StateChange(read=True))["past_k"].tobytes() == want
+
+
+@pytest.mark.parametrize(
+    "chosen",
+    [["cpu"], [("cpu", {"except_ops": ["Neg"]}), "sim:0"], [("sim:0", {"except_ops": ["Neg"]}), "cpu"]],
+    ids=["cpu", "made on cpu", "made on sim"],
+)
+def test_a_past_may_be_read_elsewhere_too_and_returned_as_it_is(chosen: list[Any]) -> None:
+    text = HEAD + (
+        "g (float[1, n, 4] x, float[1, past, 4] old) => (float[1, past, 4] y, float[1, past, 4] z,"
+        " float[1, total, 4] new) { new = Concat<axis=1>(old, x) y = Neg(old) z = Identity(old) }"
+    )
+    with executor(text, chosen) as ex:
+        ex.bind_state({"old": "new"}, capacity=16)
+        old = np.zeros((1, 0, 4), np.float32)
+        for k in range(10):
+            x = np.full((1, 1, 4), k + 1, np.float32)
+            assert same(ex.run({"x": x}), {"y": -old, "z": old})
+            old = np.concatenate([old, x], axis=1)

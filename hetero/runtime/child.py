@@ -239,8 +239,8 @@ class ChildExecutor:
                 stand_in = None if states is None else states.stands_for(send.parcel, name, values)
                 if on_device is not None and (send.parcel, name) in on_device.withheld:
                     stand_in = Resident(tuple(value.shape))
-                if stand_in is None and isinstance(value, Resident) and states is not None:
-                    value = values[name] = states.resident(name, value)
+                if stand_in is None and states is not None:
+                    value = values[name] = states.real(name, value)
                 value = self._to_host(value) if stand_in is None else stand_in
                 self._bytes_out += value_bytes(value)
                 parcel.append(value)

@@ -13,7 +13,7 @@ from hetero.providers.base import Provider
 from hetero.runtime.runner import Runner
 from hetero.runtime.state import NO_STEP, Resident, State, StateChange, StateSpec
 from hetero.runtime.state_copy import StateCopy, copy_of
-from hetero.types import Array, HostArray, TensorSpec
+from hetero.types import HostArray, TensorSpec
 
 
 class ChildStates:
@@ -97,14 +97,18 @@ class ChildStates:
             if isinstance(value, Resident):
                 state.propose(step, shape)
                 if read:
-                    values[port.name] = self.resident(port.name, value)
+                    values[port.name] = self.real(port.name, value)
             else:
                 state.propose(
                     step, shape, self._provider.upload(value) if isinstance(value, np.ndarray) else value
                 )
 
-    def resident(self, name: str, value: Resident) -> Array:
-        """What the output `name` is, for which `value` stands."""
+    def real(self, name: str, value: Any) -> Any:
+        """`value`, or what it stands for: a step's result, or what the step reads."""
+        if isinstance(value, TensorSpec):
+            return self._by_input[name].value()
+        if not isinstance(value, Resident):
+            return value
         state = self._by_output[name]
         axis = state.spec.axis
         return state.value() if axis is None else state.first(value.shape[axis])
