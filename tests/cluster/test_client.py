@@ -50,7 +50,13 @@ def cluster() -> Iterator[LocalCluster]:
 
 @pytest.fixture
 def connected(cluster: LocalCluster) -> Iterator[None]:
-    ray.init(cluster.client_address, log_to_driver=False)
+    for attempt in range(3):
+        try:
+            ray.init(cluster.client_address, log_to_driver=False)
+            break
+        except ConnectionError:  # a new cluster's agents may take longer than Ray waits for them
+            if attempt == 2:
+                raise
     yield
     ray.shutdown()
 
