@@ -50,11 +50,12 @@ def brought(parcels: Mapping[int, Sequence[Any]]) -> Mapping[int, Sequence[Any]]
     for values in parcels.values():
         for value in values:
             if type(value) is not np.ndarray:
-                return {k: [_brought(v) for v in values] for k, values in parcels.items()}
+                return {k: [value_brought(v) for v in values] for k, values in parcels.items()}
     return parcels
 
 
-def _brought(value: Any) -> Any:
+def value_brought(value: Any) -> Any:
+    """As `brought`, of one value."""
     if not isinstance(value, SequenceValue):
         return value
     return value.mapped(lambda e: e.fetch() if isinstance(e, RemoteElement) else e)

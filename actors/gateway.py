@@ -25,7 +25,7 @@ import ray.exceptions as rex
 from ray.util import client
 
 from actors.child import node_id
-from actors.elements import brought
+from actors.elements import value_brought
 from actors.failures import how_it_went, root_cause, translated
 from actors.parcels import INLINE_BYTES
 from hetero.errors import ClosedError, TransportError
@@ -146,7 +146,7 @@ class GatewayActor:
 
 
 def _sent(outputs: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: brought(value) for name, value in outputs.items()}
+    return {name: value_brought(value) for name, value in outputs.items()}
 
 
 class Gateway:

@@ -44,8 +44,12 @@ LIMIT_S = 10.0
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[LocalCluster]:
-    with LocalCluster(1, connect=False, client=True) as made:
-        yield made
+    with pytest.MonkeyPatch.context() as patch:
+        # Unlike a driver's, a client's search path is not its actors': they import the tests' operators by this one.
+        known = os.environ.get("PYTHONPATH")
+        patch.setenv("PYTHONPATH", str(ROOT) if known is None else f"{ROOT}{os.pathsep}{known}")
+        with LocalCluster(1, connect=False, client=True) as made:
+            yield made
 
 
 @pytest.fixture
