@@ -31,9 +31,9 @@ _lock = threading.Lock()
 
 SPINS = 3000
 """How often a thread of ours looks for its next loop before it sleeps: some tens of microseconds, about what a step
-spends between two loops on threads. To wake a sleeping thread takes 10 µs and more, of a loop that takes 50. With 10,000
-and more, threads that find no free core (children that share a machine) waste more than they win. BLAS's own threads,
-which such waiting would starve, are not used (`blas_threads`)."""
+spends between two loops on threads. To wake a sleeping thread takes 10 µs and more, of a loop that takes 50. With
+10,000 and more, threads that find no free core (children that share a machine) waste more than they win. BLAS's own
+threads, which such waiting would starve, are not used (`blas_threads`)."""
 
 
 def wait_briefly(environment: MutableMapping[str, str]) -> None:
