@@ -59,31 +59,33 @@ def bind_few_rows(a: Array, b: Array, out: Array) -> Call:
     those of `b` either way."""
     turned = b.swapaxes(-1, -2)
     if turned.strides[-1] == turned.itemsize and turned.flags.aligned:
-        return bind_few_turned(a, turned, turned.shape[:-2], turned.strides[:-2], out.shape[:-2], out)
+        return bind_matrices(products, a, turned, turned.shape[:-2], turned.strides[:-2], out.shape[:-2], out)
     rows = np.empty(turned.shape, turned.dtype)
-    call = bind_few_turned(a, rows, rows.shape[:-2], rows.strides[:-2], out.shape[:-2], out)
+    call = bind_matrices(products, a, rows, rows.shape[:-2], rows.strides[:-2], out.shape[:-2], out)
     return calls_then([partial(np.copyto, rows, turned)], call)
 
 
-def bind_few_turned(
+def bind_matrices(
+    loops: Any,
     a: Array,
-    turned: Array,
+    b: Array,
     shape: tuple[int, ...],
     strides: tuple[int, ...],
     batch: tuple[int, ...],
     out: Array,
 ) -> Call:
-    """`bind_few_rows` for the transposes of b's matrices, (n, k) with dense rows: of `shape` and `strides` (bytes), and
-    broadcast to `batch`, which has as many as `out`."""
+    """The call of `loops`, which take matrices at addresses as `products` does: the contiguous ones of `a` and `out`,
+    and those that `b` has as dense rows, of `shape` and `strides` (bytes), and broadcast to `batch`, which has as many
+    as `out`."""
     calls, a = aligned(a)
     own = out.shape[:-2]
-    words = *a.shape[-2:], out.shape[-1], turned.strides[-2]
+    words = *a.shape[-2:], out.shape[-1], b.strides[-2]
     parallel = out.size * a.shape[-1] >= 16 * PARALLEL_ELEMENTS
-    call = bind_numbers(products, words, elements(own), (a, turned, out), parallel)
+    call = bind_numbers(loops, words, elements(own), (a, b, out), parallel)
     places = places_of(call)
     for row, x in ((places[0], a), (places[2], out)):
         np.add(offsets(x.shape[:-2], x.strides[:-2], own), address(x), out=row)
-    np.add(offsets(shape, strides, batch), address(turned), out=places[1])
+    np.add(offsets(shape, strides, batch), address(b), out=places[1])
     return calls_then(calls, call)
 
 

@@ -18,8 +18,8 @@ from hetero.kernels.base import Call, Compiled, computed, kernel, tensor
 from hetero.kernels.fused import in_turn
 from hetero.kernels.layout import expand, reshape, transpose, unsqueeze
 from hetero.kernels.matmul import matmul
-from hetero.kernels.matmul_few import bind_few_turned, is_few_rows
-from hetero.kernels.matmul_weighted import bind_weighted_rows, is_weighted
+from hetero.kernels.matmul_few import bind_matrices, is_few_rows, products
+from hetero.kernels.matmul_weighted import is_weighted, weighted_products
 from hetero.kernels.quiet import Quiet, bare
 from hetero.kernels.workspace import Part, carve, carved_bytes
 from hetero.program.operation import Operation
@@ -96,7 +96,7 @@ def _by_rows(op: Operation, steps: Repeating, specs: Sequence[Spec], xp: Any) ->
         return None
     if not few and not is_weighted(xp, a.shape, right, a.dtype):
         return None
-    bind_rows = bind_few_turned if few else bind_weighted_rows
+    loops = products if few else weighted_products
 
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Call:
         left, source, out = inputs[0], inputs[1], outputs[0]
@@ -106,7 +106,7 @@ def _by_rows(op: Operation, steps: Repeating, specs: Sequence[Spec], xp: Any) ->
             return general.bind(inputs, outputs, workspace)
         strides = source.strides[:-2]
         strides = (*strides[:at], 0, *strides[at:])
-        return bind_rows(left, source, (*own[:at], 1, *own[at:-2]), strides, spread[:-2], out)
+        return bind_matrices(loops, left, source, (*own[:at], 1, *own[at:-2]), strides, spread[:-2], out)
 
     product = matmul(steps.matmul, [a, TensorSpec(base.dtype, right)], xp)
     return computed(product.outputs, bind, contiguous=(0,), blocks=(1,))

@@ -9,11 +9,10 @@ import numpy as np
 
 from hetero.kernels.base import Call
 from hetero.kernels.broadcasting import elements
-from hetero.kernels.jit import PARALLEL_ELEMENTS, enabled, floats_at, jit, prange
+from hetero.kernels.jit import enabled, floats_at, jit, prange
 from hetero.kernels.jit_lanes import add_weighted_at, rows_at
-from hetero.kernels.matmul_few import DEPTHS, FEWEST_COLUMNS, MOST_ROWS, offsets
-from hetero.kernels.row_loops import address, aligned, calls_then
-from hetero.kernels.shifting import bind_numbers, places_of
+from hetero.kernels.matmul_few import DEPTHS, FEWEST_COLUMNS, MOST_ROWS, bind_matrices
+from hetero.kernels.row_loops import calls_then
 from hetero.types import Array
 
 WIDTHS, FEWEST_DEPTH = DEPTHS, FEWEST_COLUMNS
@@ -65,26 +64,5 @@ def bind_weighted(a: Array, b: Array, out: Array) -> Call:
         rows = np.empty(b.shape, b.dtype)
         calls.append(partial(np.copyto, rows, b))
         b = rows
-    return calls_then(calls, bind_weighted_rows(a, b, b.shape[:-2], b.strides[:-2], out.shape[:-2], out))
-
-
-def bind_weighted_rows(
-    a: Array,
-    b: Array,
-    shape: tuple[int, ...],
-    strides: tuple[int, ...],
-    batch: tuple[int, ...],
-    out: Array,
-) -> Call:
-    """`bind_weighted` for b's matrices, (k, n) with dense rows: of `shape` and `strides` (bytes), and broadcast to
-    `batch`, which has as many as `out`."""
-    calls, a = aligned(a)
-    own = out.shape[:-2]
-    words = *a.shape[-2:], out.shape[-1], b.strides[-2]
-    parallel = out.size * a.shape[-1] >= 16 * PARALLEL_ELEMENTS
-    call = bind_numbers(weighted_products, words, elements(own), (a, b, out), parallel)
-    places = places_of(call)
-    for row, x in ((places[0], a), (places[2], out)):
-        np.add(offsets(x.shape[:-2], x.strides[:-2], own), address(x), out=row)
-    np.add(offsets(shape, strides, batch), address(b), out=places[1])
+    call = bind_matrices(weighted_products, a, b, b.shape[:-2], b.strides[:-2], out.shape[:-2], out)
     return calls_then(calls, call)

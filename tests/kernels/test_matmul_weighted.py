@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hetero.kernels import matmul_weighted
+from hetero.kernels import matmul_few
 from hetero.kernels.jit import enabled
 from hetero.kernels.matmul_weighted import bind_weighted, is_weighted, weighted_products
 from tests.kernels.harness import compile_op, run_op
@@ -47,7 +47,7 @@ def test_threads_and_the_twin_give_the_same(monkeypatch: pytest.MonkeyPatch) -> 
     a, b = numbers(3, 2, 300), numbers(3, 300, 64, seed=1)
     serial = product(a, b)
     with monkeypatch.context() as patched:
-        patched.setattr(matmul_weighted, "PARALLEL_ELEMENTS", 0)
+        patched.setattr(matmul_few, "PARALLEL_ELEMENTS", 0)
         assert product(a, b).tobytes() == serial.tobytes()
     with monkeypatch.context() as patched:
         patched.setattr(type(weighted_products), "variant", lambda self, *_, **__: self.twin)

@@ -37,8 +37,7 @@ def thresholds(depth: int = 6, parallel: int = 1 << 16) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(matmul_few, "FEWEST_COLUMNS", FEWEST)
         patched.setattr(matmul_weighted, "FEWEST_DEPTH", depth)
-        for module in (matmul_few, matmul_weighted):
-            patched.setattr(module, "PARALLEL_ELEMENTS", parallel)
+        patched.setattr(matmul_few, "PARALLEL_ELEMENTS", parallel)
         yield
 
 
