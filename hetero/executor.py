@@ -568,6 +568,10 @@ class HeterogeneousExecutor:
         if self._pool is not None:
             self._pool.shutdown(wait=True)
         self._closed = True
+        self._end()
+
+    def _end(self) -> None:
+        """Stop what runs the steps."""
         self._children.close()
 
     def __enter__(self) -> HeterogeneousExecutor:

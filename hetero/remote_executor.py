@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
 from typing import Any
 
@@ -12,7 +11,7 @@ import numpy.typing as npt
 
 from hetero.binding import IOBinding
 from hetero.device_buffer import DeviceBuffer
-from hetero.errors import ClosedError, InputError, ProviderError
+from hetero.errors import InputError, ProviderError
 from hetero.executor import HeterogeneousExecutor, ModelLike, open_gateway
 from hetero.futures import StepFuture, in_event_loop
 from hetero.model.shipping import packed
@@ -53,7 +52,7 @@ class RemoteExecutor(HeterogeneousExecutor):
             self._slots.put(None)
         self._counting = threading.Lock()
         self._spans: list[Span] = []
-        self._pool: ThreadPoolExecutor | None = None
+        self._pool = self._state = None  # state is bound over there
         self._inline = self._closing = self._closed = False
         self._gateway = open_gateway(packed(model), there, self.options.max_in_flight, ray_options)
 
@@ -98,13 +97,6 @@ class RemoteExecutor(HeterogeneousExecutor):
             future.cancel()
             raise
         return future
-
-    def _workers(self) -> ThreadPoolExecutor:
-        if self._closing:
-            raise ClosedError("this executor is closed")
-        if self._pool is None:
-            self._pool = ThreadPoolExecutor(self.options.max_in_flight, thread_name_prefix="hetero-step")
-        return self._pool
 
     # -- bindings ------------------------------------------------------------------------------------------------
     def io_binding(self) -> IOBinding:
@@ -153,13 +145,5 @@ class RemoteExecutor(HeterogeneousExecutor):
         self._check_open()
         return list(self._gateway.look("spans"))
 
-    def close(self) -> None:
-        """As HeterogeneousExecutor."""
-        if self._closed:
-            return
-        with self._counting:
-            self._closing = True
-        if self._pool is not None:
-            self._pool.shutdown(wait=True)
-        self._closed = True
+    def _end(self) -> None:
         self._gateway.close()
