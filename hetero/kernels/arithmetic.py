@@ -185,12 +185,15 @@ def where(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
         return computed((output,), bind_copies)
     # Selecting by bit masks, y ^ ((x ^ y) & mask), vectorises; a masked copy is ten times slower.
     bits = np.dtype(f"i{x.dtype.itemsize}")
-    parts: tuple[Part, ...] = ((condition.shape, bits),)
+
+    def stretch(specs: Sequence[Spec]) -> tuple[TensorSpec, int]:
+        chosen, a, b = (tensor(op, specs, i) for i in range(3))
+        return TensorSpec(x.dtype, broadcast(op, chosen, a, b)), carved_bytes((chosen.shape, bits))
 
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Call:
         chosen, a, b = inputs[0].view(np.int8), inputs[1].view(bits), inputs[2].view(bits)
         out = outputs[0].view(bits)
-        (mask,) = carve(workspace, *parts)
+        (mask,) = carve(workspace, (chosen.shape, bits))
 
         def call() -> None:
             xp.negative(chosen, mask, dtype=bits) if bits.itemsize > 1 else xp.negative(chosen, mask)
@@ -200,7 +203,8 @@ def where(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
 
         return call
 
-    return computed((output,), bind, workspace_bytes=carved_bytes(*parts))
+    bytes_ = carved_bytes((condition.shape, bits))
+    return computed((output,), bind, workspace_bytes=bytes_, stretch=stretch)
 
 
 @kernel("Clip", versions=(6, 11, 12, 13))

@@ -23,6 +23,9 @@ View: TypeAlias = Callable[[Sequence[Any]], "tuple[Array, ...] | None"]
 Run: TypeAlias = Callable[[Sequence[Any]], "tuple[Any, ...]"]
 """inputs -> fresh outputs (arrays, SequenceValue, MapValue, None): for outputs whose specs depend on the data."""
 
+Stretch: TypeAlias = Callable[[Sequence[Spec]], "tuple[TensorSpec, int] | None"]
+"""Operands' specs -> the one output's, and the bytes of workspace; None where another kernel is for them."""
+
 ANY_VERSION = range(1, 128)
 """For operators in ONNX's own domain that ONNX has no schema of: their version is the opset that the model imports."""
 
@@ -60,6 +63,9 @@ class Compiled:
     accepts: Callable[[int, HostArray], bool] | None = None
     """(input, value) -> whether the bound call stays right where that input, one of `KernelDef.values`, has this value
     instead, and nothing else changes: the call then reads the input itself each time."""
+    stretch: Stretch | None = None
+    """Set where `bind` and `view` go by the arrays that they get, so that they are right for operands of the same
+    dtypes and ranks, and of any extents for which this gives what they make."""
     reads: frozenset[int] | None = None
     """Set where `run` only moves handles of values: it gets the provider's own arrays, whatever they are, but for these
     inputs, which come as host arrays. What it makes itself is a host array too."""
@@ -173,6 +179,7 @@ def computed(
     workspace_bytes: int = 0,
     capture: str | None = None,
     accepts: Callable[[int, HostArray], bool] | None = None,
+    stretch: Stretch | None = None,
 ) -> Compiled:
     """A kernel whose output specs are known."""
     return Compiled(
@@ -187,12 +194,15 @@ def computed(
         workspace_bytes=workspace_bytes,
         capture=capture,
         accepts=accepts,
+        stretch=stretch,
     )
 
 
-def viewed(outputs: Sequence[Spec | None], view: View, bind: Bind) -> Compiled:
+def viewed(
+    outputs: Sequence[Spec | None], view: View, bind: Bind, *, stretch: Stretch | None = None
+) -> Compiled:
     """A layout operation: a view where strides allow, `bind` (a copy) otherwise."""
-    return Compiled(tuple(outputs), bind=bind, view=view)
+    return Compiled(tuple(outputs), bind=bind, view=view, stretch=stretch)
 
 
 def dynamic(run: Run, *, capture: str = "data-dependent output shape") -> Compiled:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
 from hetero.errors import KernelError, UnsupportedError
+from hetero.kernels.base import Stretch
 from hetero.program.operation import Operation
-from hetero.types import FLOATS, TensorSpec
+from hetero.types import FLOATS, Spec, TensorSpec
 
 SIGNED = frozenset(np.dtype(t) for t in (np.int8, np.int16, np.int32, np.int64))
 UNSIGNED = frozenset(np.dtype(t) for t in (np.uint8, np.uint16, np.uint32, np.uint64))
@@ -34,6 +35,15 @@ def broadcast(op: Operation, *specs: TensorSpec) -> tuple[int, ...]:
                     raise KernelError(f"shapes {shapes} do not broadcast", op=op.id, node=op.name)
                 found[i] = d
     return tuple(found)
+
+
+def stretches(op: Operation, dtype: np.dtype[Any]) -> Stretch:
+    """That of a kernel whose result has this dtype and the shape that its operands, all tensors, broadcast to."""
+
+    def stretch(specs: Sequence[Spec]) -> tuple[TensorSpec, int]:
+        return TensorSpec(dtype, broadcast(op, *specs)), 0  # type: ignore[arg-type]
+
+    return stretch
 
 
 def broadcasts_to(spec: TensorSpec, shape: tuple[int, ...]) -> bool:

@@ -59,7 +59,7 @@ def cast_to(op: Operation, x: TensorSpec, target: np.dtype[Any], xp: Any) -> Com
             return partial(store, ..., inputs[0])
         return quiet(store, ..., inputs[0])
 
-    return computed((output,), bind)
+    return computed((output,), bind, stretch=lambda s: (TensorSpec(target, tensor(op, s, 0).shape), 0))
 
 
 def _text(op: Operation, x: TensorSpec, output: TensorSpec, xp: Any) -> Compiled:

@@ -16,6 +16,7 @@ from hetero.kernels.broadcasting import (
     broadcast,
     one_dtype,
     overwritable,
+    stretches,
 )
 from hetero.kernels.erf import erf_into, scratch_dtypes
 from hetero.kernels.fused import chain, in_turn
@@ -70,7 +71,12 @@ def unary(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
             return on_tape
     function = getattr(xp, UFUNCS[op.op_type])
     output = TensorSpec(x.dtype, x.shape)
-    return computed((output,), lambda i, o, _: _apply(op, function, i[0], o[0]), overwrites=((0, 0),))
+    return computed(
+        (output,),
+        lambda i, o, _: _apply(op, function, i[0], o[0]),
+        overwrites=((0, 0),),
+        stretch=stretches(op, x.dtype),
+    )
 
 
 @kernel("Add", "Sub", "Mul", versions=(7, 13, 14))
@@ -90,6 +96,7 @@ def binary(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
         (output,),
         lambda i, o, _: _apply(op, function, i[0], i[1], o[0]),
         overwrites=overwritable(output, a, b),
+        stretch=stretches(op, output.dtype),
     )
 
 
@@ -107,6 +114,7 @@ def compare(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
         (output,),
         lambda i, o, _: _apply(op, function, i[0], i[1], o[0]),
         overwrites=overwritable(output, a, b),
+        stretch=stretches(op, output.dtype),
     )
 
 

@@ -146,9 +146,15 @@ def unsqueeze(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
         fail(op, "is missing", "axes")
     rank = len(x.shape) + len(axes)
     inserted = set(axes_of(op, axes, rank))
-    rest = iter(x.shape)
-    shape = tuple(1 if i in inserted else next(rest) for i in range(rank))
     selection = (*(None if i in inserted else slice(None) for i in range(rank)), ...)
+
+    def shape(extents: Sequence[int]) -> tuple[int, ...]:
+        rest = iter(extents)
+        return tuple([1 if i in inserted else next(rest) for i in range(rank)])
+
+    def stretch(others: Sequence[Spec]) -> tuple[TensorSpec, int] | None:
+        other = tensor(op, others, 0)
+        return (TensorSpec(x.dtype, shape(other.shape)), 0) if _axes(op, others) == axes else None
 
     def view(inputs: Sequence[Any]) -> tuple[Array, ...]:
         return (inputs[0][selection],)
@@ -156,7 +162,7 @@ def unsqueeze(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Call:
         return partial(xp.copyto, outputs[0], inputs[0][selection])
 
-    return viewed([TensorSpec(x.dtype, shape)], view, bind)
+    return viewed([TensorSpec(x.dtype, shape(x.shape))], view, bind, stretch=stretch)
 
 
 @kernel("Flatten", versions=(1, 9, 11, 13, 21, 23, 24, 25), dispatch=Dispatch.VIEW, strided=True)

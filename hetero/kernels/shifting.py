@@ -7,6 +7,7 @@ shapes and nothing moves, what is added to the numbers of one is added to those 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,15 @@ def bind_numbers(function: Any, words: tuple[int, ...], places: int, operands: A
     head, table = numbers[: len(words)], numbers[len(words) :].reshape(3, places)
     head[:] = words
     call = bound(function.variant(head, table, parallel=parallel), head, table)
+    call.__dict__[_KEY] = numbers
+    call.__dict__["operands"] = operands
+    return call
+
+
+def bind_words(function: Any, words: Sequence[int], operands: Any, parallel: bool) -> Call:
+    """As `bind_numbers`, for a `function` of "i8[1]"."""
+    numbers = np.array(words, np.int64)
+    call = bound(function.variant(numbers, parallel=parallel), numbers)
     call.__dict__[_KEY] = numbers
     call.__dict__["operands"] = operands
     return call

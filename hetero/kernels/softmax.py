@@ -62,6 +62,24 @@ def _hardmax_into(xp: Any, x: Array, out: Array, row: Array, hit: Array) -> None
     out[...] = hit
 
 
+def _compiled(op: Operation, x: TensorSpec, xp: Any) -> Compiled:
+    """The compiled loops over rows."""
+
+    def bind(inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Call:
+        source = inputs[0]
+        outer, n, _ = blocks(op, TensorSpec(source.dtype, source.shape))
+        return bind_unary(softmax_rows, outer, n, source, outputs[0])
+
+    def stretch(specs: Sequence[Spec]) -> tuple[TensorSpec, int] | None:
+        other = tensor(op, specs, 0)
+        outer, n, inner = blocks(op, other)
+        return (other, 0) if inner == 1 and takes_rows(xp, outer, n, other.dtype) else None
+
+    return computed(
+        (TensorSpec(x.dtype, x.shape),), bind, contiguous=(0,), overwrites=((0, 0),), stretch=stretch
+    )
+
+
 @kernel("Softmax", "LogSoftmax", "Hardmax", versions=(1, 11, 13))
 def softmax(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
     """X -> the same float dtype and shape. Hardmax: 1 at the first maximum along the axis, else 0."""
@@ -78,7 +96,8 @@ def softmax(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
         step, extra = _log_softmax_into, (x.dtype,)
     else:
         step, extra, row_dtype = _hardmax_into, (np.dtype(bool),), np.dtype(np.intp)
-    compiled = op.op_type == "Softmax" and inner == 1 and takes_rows(xp, outer, n, x.dtype)
+    if op.op_type == "Softmax" and inner == 1 and takes_rows(xp, outer, n, x.dtype):
+        return _compiled(op, x, xp)
     rows = min(outer, max(1, piece_elements(xp, x) // max(1, n * inner)))
     parts: list[Part] = [((rows, 1, inner), row_dtype), *(((rows, n, inner), dtype) for dtype in extra)]
 
@@ -86,8 +105,6 @@ def softmax(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
         if x.size == 0:
             return in_turn([])
         source, out = inputs[0].reshape(outer, n, inner), outputs[0].reshape(outer, n, inner)
-        if compiled:
-            return bind_unary(softmax_rows, outer, n, source, out)
         scratch = carve(workspace, *parts)
         return Quiet(
             in_turn(

@@ -276,7 +276,9 @@ class Builder:
         else:
             source = self._array(new)
             assert source is not None, "a stable tensor has an array"
-            self._step(self.provider.copy(source, target), SeamReason.GROWING_SYMBOL)
+            on_host = self.provider.is_host
+            call = state.appending(source) if on_host else self.provider.copy(source, target)
+            self._step(call, SeamReason.GROWING_SYMBOL)
         index, value = instruction.outputs[0], state.first(stop)
         self._define(
             index, Slot(Kind.OWNED, TensorSpec(own.dtype, value.shape), index, False, value, state=True)

@@ -89,13 +89,18 @@ class ChildStates:
     def leave(self, step: int, program: Program, values: dict[str, Any], *, read: bool) -> None:
         """Take what the program has made of them; leave, where they are `read` from there, the values themselves in
         place of Resident."""
+        last: tuple[Resident, State] | None = None
         for port in program.outputs:
             state, value = self._by_output.get(port.name), values[port.name]
             if state is None:
                 continue
             shape = tuple(value.shape)
             if isinstance(value, Resident):
-                state.propose(step, shape)
+                if last is not None and value is last[0] and state.alike == last[1].alike is not None:
+                    state.propose_as(last[1])
+                else:
+                    state.propose(step, shape)
+                    last = value, state
                 if read:
                     values[port.name] = self.real(port.name, value)
             else:

@@ -5,17 +5,17 @@ Nothing of the section changes until everything is bound.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Hashable, Mapping
+from typing import TYPE_CHECKING
 
 from hetero.errors import HeteroError, ProgramError
-from hetero.kernels.base import Call, Compiled
+from hetero.kernels.base import Call
 from hetero.kernels.quiet import bare
 from hetero.kernels.shifting import numbers_of, same_code
 from hetero.program.program import NO_SLOT
 from hetero.runtime.folding import KNOWN_LIMIT_BYTES
 from hetero.runtime.operands import UINT8
+from hetero.runtime.rebinding import FOLDED, Made, of_kernel, rebound
 from hetero.runtime.regrowth import OutgrownError, Regrowth
 from hetero.runtime.results import resident
 from hetero.runtime.section import Section, Tail
@@ -27,18 +27,6 @@ from hetero.types import Array, TensorSpec
 
 if TYPE_CHECKING:
     from hetero.runtime.runner import Runner
-
-
-@dataclass(slots=True)
-class _Made:
-    """What became of a step: its calls, its kernel (None where it has none), its operands' strides."""
-
-    calls: list[Call]
-    kernel: Compiled | None
-    strides: list[Any]
-
-
-_FOLDED = _Made([], None, [])
 
 
 class _Above(dict[int, Slot]):
@@ -69,9 +57,10 @@ class Following(Regrowth):
         self._shifts = Shifts()
         self._tail: Tail | None = section.tail
         self._calls: dict[int, Call] = {}
-        self._bound_steps: list[_Made] = []
+        self._bound_steps: list[Made] = []
         self._alike: list[int] = []
         self._shifted_steps: list[int] = []
+        self._states: dict[Hashable, TensorSpec] = {}
 
     def follow(self, entry: Mapping[int, Slot]) -> bool:
         """Bind for the inputs in `entry` (by slot, without frames). False where what grows is not what grew."""
@@ -81,6 +70,7 @@ class Following(Regrowth):
             self._enter(entry)
             if not self._changed <= self._twins.entry:
                 return False
+            self._lengthen()
             self._steps()
         except (OutgrownError, HeteroError):
             return False  # where it is an error, building from scratch raises it again
@@ -91,6 +81,16 @@ class Following(Regrowth):
         self._finish()
         self._enlist()
         return True
+
+    def _lengthen(self) -> None:
+        """The states' rows, with those that this step adds. Raises: StateError where there is no room for them."""
+        every, known = self.live.every, self._states
+        spec, like = None, None
+        for index, state, rows in self._twins.lengthened:
+            stop = state.length + rows
+            if spec is None or like != (state.alike, stop):  # mostly they are all alike
+                spec, like = state.spec_of(stop, known), (state.alike, stop)
+            every[index] = Slot(Kind.OWNED, spec, index, False, state.first(stop), state=True)
 
     def _steps(self) -> None:
         """Bind anew as it was done last, once for all twins. Raises: OutgrownError, HeteroError."""
@@ -116,20 +116,40 @@ class Following(Regrowth):
                 made = self._evaluated(step)
             elif step.appends:
                 made = self._appended(step)
+            elif step.kind is not None:
+                made = self._rebound(k, step)
             bound.append(self._one_by_one(step) if made is None else made)
             for call, numbers in zip(bound[-1].calls, step.calls, strict=True):
                 for number in numbers:
                     self._calls[number] = call
 
-    def _one_by_one(self, step: Step) -> _Made:
-        kernel = None if step.kernel is None else self._bound_steps[step.kernel].kernel
-        end = self._bound(step.record, step.run, kernel)
+    def _rebound(self, k: int, step: Step) -> Made | None:
+        every, index, kernels = self.live.every, step.run[0].outputs[0], self._twins.kernels
+        like = None if step.kernel is None else self._bound_steps[step.kernel]
+        found = rebound(self.runner, every, step, like, kernels.get(k))
+        if found is None:
+            return None
+        made, slot = found
+        if made.kernel is not None and made.kernel.stretch is not None:
+            kernels[k] = made.kernel
+        if not step.steady:
+            every[index] = slot
+        elif every[index].spec != slot.spec:
+            return None
+        return made
+
+    def _one_by_one(self, step: Step) -> Made:
+        like = None if step.kernel is None else self._bound_steps[step.kernel]
+        own = like is not None and like.kernel is not None and like.spec is like.kernel.outputs[0]
+        end = self._bound(step.record, step.run, like.kernel if like is not None and own else None)
         self._tail = end if end is not None else self._tail
         if step.steady and not self._changed.isdisjoint(step.steady):
             raise OutgrownError
         every = self.live.every
-        strides = [getattr(every[s].array, "strides", None) for s in step.reads] if step.leads else []
-        return _Made(self._fresh, self._kernel, strides)
+        made = of_kernel(self._fresh, self._kernel)
+        if step.leads:
+            made.strides = [getattr(every[s].array, "strides", None) for s in step.reads]
+        return made
 
     def _finish(self) -> None:
         """Take the section over: all steps are bound."""
@@ -142,11 +162,13 @@ class Following(Regrowth):
         results = section.results
         self._commit(self._calls, self._tail, [step.record for step in twins.steps], twins.shared)
         if results is not None and section.tail is None:
-            outputs = self.runner.program.outputs
-            grown = {k: section.exit.slots[p.slot] for k, p in enumerate(outputs) if p.slot in twins.grown}
-            if all(slot.state for slot in grown.values()):
-                for k, slot in grown.items():
-                    results[k] = resident(slot)
+            slots = [section.exit.slots[index] for index in twins.results.values()]
+            if all([slot.state for slot in slots]):  # noqa: C419 - as a list it takes half as long
+                spec, result = None, None
+                for k, slot in zip(twins.results, slots, strict=True):
+                    if result is None or slot.spec is not spec:
+                        spec, result = slot.spec, resident(slot)
+                    results[k] = result
                 section.results = results
 
     def _settle(self) -> None:
@@ -182,7 +204,7 @@ class Following(Regrowth):
             if lie_alike(definition, step.reads, model.reads, self.live.every, twins.grown):
                 twins.followers[k] = call, numbers
 
-    def _shifted(self, k: int, sibling: Step, model: _Made) -> bool:
+    def _shifted(self, k: int, sibling: Step, model: Made) -> bool:
         """Leave the call of step `k` as it is, but for the numbers that follow its sibling's, bound as `model`; False
         where it cannot be."""
         step, (call, numbers), kernel = self._twins.steps[k], self._twins.followers[k], model.kernel
@@ -192,7 +214,7 @@ class Following(Regrowth):
             return False
         if step.steady:
             return True
-        spec, index = kernel.outputs[0], step.run[0].outputs[0]
+        spec, index = model.spec, step.run[0].outputs[0]
         assert isinstance(spec, TensorSpec), "it was told from what became of it"
         array = self.provider.array(step.record.buffers[-1], spec)
         self.live.every[index] = Slot(Kind.OWNED, spec, index, False, array)
@@ -209,23 +231,32 @@ class Following(Regrowth):
                 name = step.run[0].op.name or step.run[0].op.id
                 raise ProgramError(f"{name} did not follow its sibling", device=self.provider.name)
 
-    def _evaluated(self, step: Step) -> _Made | None:
+    def _evaluated(self, step: Step) -> Made | None:
         """Fold an instruction as before; None where a kernel has to, or values are not known any more."""
         every, op = self.live.every, step.run[0].op
         operands = [every[index] for index in step.reads]
+        values = [o.value for o in operands]
         definition = self.runner.analysis.kernels[step.record.start]
-        if definition is None or not (definition.metadata or all(o.value is not None for o in operands)):
+        if definition is None:
             return None
-        small = evaluated(op, [o.spec for o in operands], [o.value for o in operands])
+        if not definition.metadata:
+            for value in values:
+                if value is None:
+                    return None
+        small = evaluated(op, [o.spec for o in operands], values)
         if small is None or small.nbytes > KNOWN_LIMIT_BYTES:
             return None
-        small.flags.writeable = False
         index = step.run[0].outputs[0]
+        if step.steady:
+            old = every[index].value
+            alike = old is not None and (old.dtype, old.shape) == (small.dtype, small.shape)
+            return FOLDED if alike and old is not None and old.tobytes() == small.tobytes() else None
+        small.flags.writeable = False
         array = small if self.provider.is_host else None
         every[index] = Slot(Kind.KNOWN, TensorSpec(small.dtype, small.shape), index, False, array, small)
-        return _FOLDED
+        return FOLDED
 
-    def _again(self, step: Step, model: _Made) -> _Made | None:
+    def _again(self, step: Step, model: Made) -> Made | None:
         """Bind an instruction as `model` was, which is alike but for where it lies; None where that may be wrong."""
         every, provider, kernel = self.live.every, self.provider, model.kernel
         if kernel is None or len(model.calls) > 1 or len(model.calls) != len(step.calls):
@@ -236,7 +267,7 @@ class Following(Regrowth):
             if array is None or array.strides != strides:
                 return None  # the strides say what can be a view, and what must be copied first
             inputs.append(array)
-        (index,), (spec,) = step.run[0].outputs, kernel.outputs
+        (index,), spec = step.run[0].outputs, model.spec
         assert isinstance(spec, TensorSpec), "it was told from what became of it"
         if not model.calls:
             views = provider.view(kernel, inputs)
@@ -246,14 +277,15 @@ class Following(Regrowth):
                 every[index] = Slot(Kind.VIEW, spec, every[step.reads[0]].owner, False, views[0])
             return model
         workspace, buffers = None, step.record.buffers
-        if kernel.workspace_bytes:
-            workspace = provider.array(buffers[0], TensorSpec(UINT8, (kernel.workspace_bytes,)))
+        if model.workspace_bytes:
+            workspace = provider.array(buffers[0], TensorSpec(UINT8, (model.workspace_bytes,)))
         output = provider.array(buffers[-1], spec)
         if not step.steady:
             every[index] = Slot(Kind.OWNED, spec, index, False, output)
-        return _Made([bare(provider.bind(kernel, inputs, [output], workspace))], kernel, model.strides)
+        call = bare(provider.bind(kernel, inputs, [output], workspace))
+        return Made([call], kernel, spec, model.workspace_bytes, model.strides)
 
-    def _appended(self, step: Step) -> _Made | None:
+    def _appended(self, step: Step) -> Made | None:
         """Bind an instruction that writes as many rows behind those of its state as before; None where it may not."""
         every, state = self.live.every, self.runner.appended[step.record.start]
         past, new = (every[index] for index in step.reads)
@@ -270,4 +302,4 @@ class Following(Regrowth):
         index, target, value = step.run[0].outputs[0], state.rows(state.length, stop), state.first(stop)
         spec = TensorSpec(state.spec.spec.dtype, value.shape)
         every[index] = Slot(Kind.OWNED, spec, index, False, value, state=True)
-        return _Made([self.provider.copy(new.array, target)], None, [])
+        return Made([self.provider.copy(new.array, target)])

@@ -139,6 +139,10 @@ class Regrowth(Builder):
         for position, port in enumerate(self.runner.program.inputs):
             slot = entry[port.slot]
             old = self.live.every[port.slot]
+            if slot.state and slot.array is not old.array:  # as all of a growing decoder's are
+                self.live.every[port.slot] = slot
+                self._changed.add(port.slot)
+                continue
             if _as_before(old, slot):
                 continue
             buffer = self._old.frame_buffers.get(position)

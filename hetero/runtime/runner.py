@@ -6,6 +6,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from hetero.errors import HeteroError
@@ -131,27 +132,27 @@ class Runner:
         it takes `as_they_lie`): its bits must not depend on whether a value is a view here or came as a copy from
         another child.
         """
+        compiled = partial(self._compiled, at, provider, specs)
+        return self.context.kernels.get((id(self), at, provider.name), specs, compiled)
+
+    def _compiled(self, at: int, provider: Provider, specs: Sequence[Spec]) -> Compiled:
         instruction, definition = self.program.instructions[at], self.analysis.kernels[at]
         op = instruction.op
-
-        def compiled() -> Compiled:
-            if instruction.dispatch is Dispatch.EXTENSION and self.context.extensions is not None:
-                kernel = self.context.extensions.compile(op, specs, provider)
-            else:
-                kernel = provider.compile(op, specs)
-            check_declared(op, kernel)
-            if kernel.view is not None or (definition is not None and definition.strided):
-                return kernel
-            tensors = frozenset(k for k, spec in enumerate(specs) if isinstance(spec, TensorSpec))
-            blocks = kernel.blocks if provider.is_host else frozenset()
-            contiguous = tensors - blocks
-            if provider.is_host:
-                contiguous -= kernel.as_they_lie
-            if kernel.contiguous == contiguous and kernel.blocks == blocks & tensors:
-                return kernel
-            return replace(kernel, contiguous=contiguous, blocks=blocks & tensors)
-
-        return self.context.kernels.get((id(self), at, provider.name), specs, compiled)
+        if instruction.dispatch is Dispatch.EXTENSION and self.context.extensions is not None:
+            kernel = self.context.extensions.compile(op, specs, provider)
+        else:
+            kernel = provider.compile(op, specs)
+        check_declared(op, kernel)
+        if kernel.view is not None or (definition is not None and definition.strided):
+            return kernel
+        tensors = frozenset([k for k, spec in enumerate(specs) if isinstance(spec, TensorSpec)])
+        blocks = kernel.blocks & tensors if provider.is_host else frozenset()
+        contiguous = tensors - blocks
+        if provider.is_host:
+            contiguous -= kernel.as_they_lie
+        if kernel.contiguous == contiguous and kernel.blocks == blocks:
+            return kernel
+        return replace(kernel, contiguous=contiguous, blocks=blocks)
 
     def on_host(self, at: int) -> bool:
         """Whether instruction `at` is shape arithmetic that this device has no kernel for."""
@@ -303,16 +304,17 @@ class Runner:
     def moving_slots(self, specs: Sequence[Spec], values: Mapping[int, HostArray]) -> dict[int, Slot]:
         """The inputs of these specs and values that are not constant, by slot."""
         slots: dict[int, Slot] = {}
+        ports, states = self.program.inputs, self._states
+        pinned = {} if self._pins is None else self._pins.inputs
         for k, spec in zip(self.moving, specs, strict=True):
-            index = self.program.inputs[k].slot
-            kind = Kind.BORROWED if isinstance(spec, TensorSpec) else Kind.SEQUENCE
-            array = None if self._pins is None else self._pins.inputs.get(k)
-            state = array is None and k in self._states
-            if state:
-                array = self._states[k].value()
+            index, array = ports[k].slot, pinned.get(k)
+            state = None if array is not None else states.get(k)
+            kind = Kind.BORROWED if spec.__class__ is TensorSpec else Kind.SEQUENCE
+            if state is not None:
+                array = state.value()
             elif array is None and spec == ABSENT:
                 kind = Kind.NOTHING
-            slots[index] = Slot(kind, spec, index, array is None, array, values.get(k), state)
+            slots[index] = Slot(kind, spec, index, array is None, array, values.get(k), state is not None)
         return slots
 
     def _next(self, section: Section) -> Section:

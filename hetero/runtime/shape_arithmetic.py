@@ -55,6 +55,8 @@ def evaluated(op: Operation, specs: Sequence[Spec], values: Values) -> HostArray
 
 # -- of shapes -----------------------------------------------------------------------------------------------------
 def _shape(op: Operation, spec: TensorSpec) -> HostArray:
+    if not op.attributes:
+        return np.array(spec.shape, _INT64)
     rank = len(spec.shape)
     start, end = (
         min(max(a + rank if a < 0 else a, 0), rank) for a in (op.attr("start", 0), op.attr("end", rank))
@@ -157,6 +159,8 @@ def _expand(op: Operation, values: Values) -> HostArray | None:
     wanted = shape.tolist()
     if any(extent < 0 for extent in wanted) or math.prod(wanted) > MOST_POSITIONS:
         return None
+    if wanted == list(data.shape):
+        return data.view()
     common = _common(data, np.broadcast_to(_NOTHING, wanted))
     return None if common is None else np.broadcast_to(data, common).copy()
 
@@ -224,7 +228,13 @@ def _range(op: Operation, values: Values) -> HostArray | None:
     if abs(start) > 1 << 40 or abs(limit) > 1 << 40 or abs(delta) > 1 << 40:
         return None
     count = max(0, -((start - limit) // delta))
-    return np.arange(count, dtype=_INT64) * delta + start if count <= MOST_POSITIONS else None
+    if count > MOST_POSITIONS:
+        return None
+    return (
+        np.arange(start, limit, dtype=_INT64)
+        if delta == 1
+        else np.arange(count, dtype=_INT64) * delta + start
+    )
 
 
 # -- of vectors ----------------------------------------------------------------------------------------------------

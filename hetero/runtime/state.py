@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
 from hetero.errors import StateError
+from hetero.kernels.base import Call
 from hetero.providers.base import Provider
 from hetero.types import Array, HostArray, TensorSpec
 
@@ -83,9 +85,11 @@ class State:
         self._first: tuple[int, Array] | None = None
         self._proposed: tuple[int, int, bool] | None = None
         extents, axis = spec.spec.shape, spec.axis
-        self._alike = None
-        if axis is not None and spec.spec.dtype.kind == "f":
-            self._alike = spec.spec.dtype, extents[:axis], extents[axis + 1 :]
+        self.alike: tuple[np.dtype[Any], tuple[int, ...], tuple[int, ...]] | None = None
+        """Its dtype, and its extents before and behind the axis along which it grows."""
+        if axis is not None:
+            self.alike = spec.spec.dtype, extents[:axis], extents[axis + 1 :]
+        self._shapes_alone = spec.spec.dtype.kind == "f"
 
     @property
     def capacity(self) -> int:
@@ -105,32 +109,53 @@ class State:
         return self._value[1]
 
     def held(self, known: dict[Hashable, TensorSpec]) -> TensorSpec | None:
-        """The spec of what the next step reads, where no shapes follow from its elements; else None. `known`: those of
-        other states, and then this one's: it is one object for those that are equal."""
-        if self._alike is None:
-            return None
-        key = self._alike, self.length
+        """The spec of what the next step reads, where no shapes follow from its elements; else None. `known`: as for
+        `spec_of`."""
+        return self.spec_of(self.length, known) if self.alike is not None and self._shapes_alone else None
+
+    def spec_of(self, length: int, known: dict[Hashable, TensorSpec]) -> TensorSpec:
+        """The spec of its first rows. `known`: those of other states, and then this one's: it is one object for those
+        that are equal."""
+        assert self.alike is not None, "a state without an axis has no rows"
+        key = self.alike, length
         found = known.get(key)
         if found is None:
-            dtype, front, back = self._alike
-            found = known[key] = TensorSpec(dtype, (*front, self.length, *back))
+            dtype, front, back = self.alike
+            found = known[key] = TensorSpec(dtype, (*front, length, *back))
         return found
+
+    def appending(self, rows: Array) -> Call:
+        """The call that writes `rows` behind those that are there when it is called, for as long as the buffer does not
+        move. On the host."""
+        axis = self.spec.axis
+        assert axis is not None, "a state without an axis has no rows"
+        buffer, front, count = self._array, (slice(None),) * axis, rows.shape[axis]
+
+        def append() -> None:
+            length = self.length
+            buffer[(*front, slice(length, length + count))] = rows
+
+        return append
 
     def first(self, stop: int) -> Array:
         """A view of rows [0, stop): the same array as long as the same rows are asked for. Raises: as `rows`."""
-        if self._first is None or self._first[0] != stop:
-            self._first = stop, self.rows(0, stop)
-        return self._first[1]
+        first = self._first
+        if first is not None and first[0] == stop:
+            return first[1]
+        array = self.rows(0, stop)
+        self._first = stop, array
+        return array
 
     def rows(self, start: int, stop: int) -> Array:
         """A view of rows [start, stop) of the buffer. Raises: StateError where it has not that many."""
-        assert self.spec.axis is not None, "a state without an axis has no rows"
-        if stop > self.capacity:
+        axis, array = self.spec.axis, self._array
+        assert axis is not None, "a state without an axis has no rows"
+        if stop > array.shape[axis]:
             raise StateError(
-                f"needs {stop} rows along axis {self.spec.axis}, and its buffer has {self.capacity}",
+                f"needs {stop} rows along axis {axis}, and its buffer has {self.capacity}",
                 operand=self.spec.output,
             )
-        return self._provider.narrow(self._array, self.spec.axis, start, stop)
+        return self._provider.narrow(array, axis, start, stop)
 
     @property
     def nbytes(self) -> int:
@@ -159,6 +184,10 @@ class State:
                 self._spare = self._allocated(TensorSpec(self.spec.spec.dtype, own))
             self._copy(array, self._part(self._spare, length))
         self._proposed = step, length, array is not None
+
+    def propose_as(self, other: State) -> None:
+        """The step made, in its buffer, as much of it as it has of `other`, which is `alike`."""
+        self._proposed = other._proposed
 
     def settle(self, step: int) -> None:
         """Make true what a step other than `step` proposed."""

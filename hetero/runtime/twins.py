@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hetero.kernels.base import Call, KernelDef
+from hetero.kernels.base import Call, Compiled, KernelDef
 from hetero.program.program import NO_SLOT, Dispatch, Instruction
 from hetero.runtime.section import Record, Section
 from hetero.runtime.shape_arithmetic import OPERATORS
 from hetero.runtime.slots import Kind, Slot
-from hetero.types import Array
+from hetero.runtime.state import State
+from hetero.types import Array, TensorSpec
 
 if TYPE_CHECKING:
     from hetero.runtime.runner import Runner
@@ -37,7 +38,8 @@ class Step:
     `kernel`: an earlier step with the same kernel. `sibling`: one that is also bound in the same way, where the
     operands' strides are the same. `reads`: a single instruction's operands that are given. `leads`: whether it is a
     later step's sibling. `appends`: whether it writes behind the rows of a state. `folds`: whether it is shape
-    arithmetic on values that are given.
+    arithmetic on values that are given. `kind`: its one result's, where how it is bound depends on operator, operands
+    and buffers alone (`runtime.rebinding`); else None.
     """
 
     record: Record
@@ -51,6 +53,7 @@ class Step:
     leads: bool
     appends: bool
     folds: bool
+    kind: Kind | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +62,11 @@ class Twins:
 
     `entry`: those of them that are program inputs; `alike`: groups of these that must have one spec. `shared`: calls
     whose kernel was compiled for another instruction. `counted`: what the runner's statistics count for it all.
-    `models`: each twin's result -> the one that it is like. `followers`: steps, by number, that are bound as their
-    siblings are and may follow them (`runtime.shifts`), with their call and its numbers.
+    `models`: each twin's result -> the one that it is like. `lengthened`: results that are a state's rows and so many
+    more, whose calls look for themselves where those begin (`State.appending`). `results`: the program's outputs among
+    `grown`, by position. `followers`: steps, by number, that are bound as their siblings are and may follow them
+    (`runtime.shifts`), with their call and its numbers. `kernels`: those of steps, by number, that are right for other
+    extents too.
     """
 
     steps: tuple[Step, ...]
@@ -70,7 +76,10 @@ class Twins:
     shared: frozenset[int]
     counted: Mapping[str, int]
     models: Mapping[int, int]
+    lengthened: tuple[tuple[int, State, int], ...]
+    results: Mapping[int, int]
     followers: dict[int, tuple[Call, Array]] = field(default_factory=dict)
+    kernels: dict[int, Compiled] = field(default_factory=dict)
 
 
 def twins_of(
@@ -90,6 +99,7 @@ def twins_of(
     kernels: dict[Hashable, int] = {}
     siblings: dict[Hashable, int] = {}
     models: dict[Hashable, Step] = {}
+    lengthened: list[tuple[int, State, int]] = []
     for record in records:
         run = instructions[record.start : record.stop]
         steady = tuple(s for i in run for s in i.outputs if s != NO_SLOT and s not in changed)
@@ -97,6 +107,10 @@ def twins_of(
         one = run[0] if len(run) == 1 else None
         like = numbers.of(record, one, tuple(s in steady for s in one.outputs)) if one is not None else None
         kernel, sibling, twin = (None, None, None) if like is None else like
+        state = runner.appended.get(record.start)
+        if state is not None and one is not None and _lengthens(runner, one, changed, after):
+            lengthened.append((one.outputs[0], state, _rows(state, after[one.inputs[1]])))
+            continue
         if twin in models:
             model = models[twin]
             for call, numbered in zip(range(record.first, record.last), model.calls, strict=True):
@@ -115,7 +129,8 @@ def twins_of(
             () if one is None else tuple(s for s in one.inputs if s != NO_SLOT),
             sibling is not None and sibling not in siblings,
             record.start in runner.appended and all(after[index].state for index in made),
-            one is not None and not steady and _folds(runner, section, record, one, after),
+            one is not None and _folds(runner, section, record, one, after),
+            after[one.outputs[0]].kind if one is not None and twin is not None and _is_simple(one) else None,
         )
         for key, known in ((kernel, kernels), (sibling, siblings)):
             if key is not None:
@@ -126,7 +141,26 @@ def twins_of(
     own = {k for s in steps if s.kernel is None and s.sibling is None for k, *_ in s.calls}
     shared = frozenset(k for s in steps for numbered in s.calls for k in numbered) - own
     of = {other: index for s in steps for index, others in s.results for other in others}
-    return Twins(tuple(steps), frozenset(numbers.entry), changed, numbers.alike(), shared, counted, of)
+    entry, alike, longer = frozenset(numbers.entry), numbers.alike(), tuple(lengthened)
+    results = {k: p.slot for k, p in enumerate(runner.program.outputs) if p.slot in changed}
+    return Twins(tuple(steps), entry, changed, alike, shared, counted, of, longer, results)
+
+
+def _lengthens(
+    runner: Runner, instruction: Instruction, changed: frozenset[int], after: Mapping[int, Slot]
+) -> bool:
+    """Whether an instruction writes behind the rows of a state on the host what stays where it is."""
+    past, new = instruction.inputs
+    appends = after[past].state and after[instruction.outputs[0]].state
+    return runner.provider.is_host and appends and new not in changed and not after[new].volatile
+
+
+def _rows(state: State, new: Slot) -> int:
+    """How many rows are written behind those of a state."""
+    axis, spec = state.spec.axis, new.spec
+    assert axis is not None, "it was appended to"
+    assert isinstance(spec, TensorSpec), "it has rows"
+    return spec.shape[axis]
 
 
 @dataclass(slots=True)
@@ -189,8 +223,8 @@ class _Numbers:
             return does, None, None
         in_place = tuple((k, instruction.inputs.index(s)) for k, s in sorted(record.in_place.items()))
         twin = does, steady, places, record.last - record.first, tuple(map(id, record.buffers)), in_place
-        whole = len(instruction.outputs) == len(results) == 1 and NO_SLOT not in instruction.inputs
-        plain = whole and not in_place and all(s.kind in (Kind.OWNED, Kind.VIEW) for s in results)
+        laid_out = all(s.kind in (Kind.OWNED, Kind.VIEW) for s in results)
+        plain = laid_out and _is_simple(instruction) and not in_place
         return does, (does, steady) if plain else None, twin
 
     def _is_special(self, record: Record, instruction: Instruction) -> bool:
@@ -243,13 +277,22 @@ class _Numbers:
 def _folds(
     runner: Runner, section: Section, record: Record, instruction: Instruction, after: Mapping[int, Slot]
 ) -> bool:
-    """Whether the one result, which grew, was computed from values or shapes, and not from weights alone."""
+    """Whether the one result was computed from values or shapes, and not from weights alone."""
     if record.start in runner.appended or NO_SLOT in instruction.inputs or len(instruction.outputs) != 1:
         return False
     ends = section.tail is not None and record.stop == section.stop
-    known = instruction.outputs[0] != NO_SLOT and after[instruction.outputs[0]].kind is Kind.KNOWN
+    made = after.get(instruction.outputs[0])
+    known = made is not None and made.kind is Kind.KNOWN
+    if not known or ends:
+        return False
     is_view = not _of_values(runner.analysis.kernels[record.start], [after[s] for s in instruction.inputs])
-    return known and not ends and not is_view and instruction.op.op_type in OPERATORS
+    return not is_view and instruction.op.op_type in OPERATORS
+
+
+def _is_simple(instruction: Instruction) -> bool:
+    """Whether it has one result, and all operands that it might have."""
+    one = len(instruction.outputs) == 1 and instruction.outputs[0] != NO_SLOT
+    return one and NO_SLOT not in instruction.inputs
 
 
 def _of_values(definition: KernelDef | None, operands: Sequence[Slot]) -> bool:
