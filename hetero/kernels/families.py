@@ -118,6 +118,7 @@ _FAMILIES: dict[str, dict[str, str]] = {
         "dot_general": "DotGeneral",
     },
     "hetero.internal": {
+        "attention_repeated": "RepeatedAttention",
         "matmul_biased": "BiasedMatMul",
         "matmul_repeated": "RepeatedMatMul",
     },

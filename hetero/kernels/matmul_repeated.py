@@ -65,13 +65,31 @@ def repeated_matmul(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
     steps = op.attr("repeating")
     if not isinstance(steps, Repeating):
         raise UnsupportedError(_not_a_models(op, ()) or "", op=op.id, node=op.name)
+    return repeats(op, steps, specs, xp)
+
+
+def repeats(op: Operation, steps: Repeating, specs: Sequence[Spec], xp: Any) -> Compiled:
+    """The kernel of `steps` over operands of these specs, those of `repeated_matmul`; errors name `op`."""
     return _by_rows(op, steps, specs, xp) or _in_general(op, steps, specs, xp)
 
 
-def _by_rows(op: Operation, steps: Repeating, specs: Sequence[Spec], xp: Any) -> Compiled | None:
-    """The loops for a few rows, where one axis is repeated and folded into the one before it; else None.
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """A right factor whose axis `at - 1` is repeated `times` times, for a left one of few rows: its shape as it lies is
+    `own`, with the axis of repeats at `at` it is `spread`, and the product has it as `right`."""
 
-    A decoder compiles this for each of its tokens: it takes a third of the time of compiling every step by itself.
+    own: tuple[int, ...]
+    at: int
+    times: int
+    spread: tuple[int, ...]
+    right: tuple[int, ...]
+
+
+def shared(steps: Repeating, specs: Sequence[Spec], xp: Any) -> Shared | None:
+    """What the compiled loops for a few rows need to know, where they are for operands of these specs (those of
+    `repeated_matmul`): where one axis is repeated and folded into the one before it; else None.
+
+    A decoder asks this for each of its tokens: it takes a third of the time of compiling every step by itself.
     """
     a, base, axes, spread, wanted = (specs[0], specs[1], *map(_numbers, specs[2:]))
     if not isinstance(a, TensorSpec) or not isinstance(base, TensorSpec) or spread is None or wanted is None:
@@ -86,9 +104,9 @@ def _by_rows(op: Operation, steps: Repeating, specs: Sequence[Spec], xp: Any) ->
         return None
     times = spread[at]
     whole = (*own[: at - 1], own[at - 1] * times, *own[at:])
-    if spread != (*own[:at], times, *own[at:]) or a.shape[:-2] != whole[:-2] or len(wanted) != len(whole):
+    if spread != (*own[:at], times, *own[at:]) or a.shape[:-2] != whole[:-2]:
         return None
-    if wanted.count(-1) > 1 or any(n not in (-1, extent) for n, extent in zip(wanted, whole, strict=True)):
+    if not folds_to(steps.reshape, wanted, whole, at):
         return None
     right = whole if steps.turn is None else (*whole[:-2], whole[-1], whole[-2])
     few = is_few_rows(xp, a.shape, right, a.dtype)
@@ -96,7 +114,27 @@ def _by_rows(op: Operation, steps: Repeating, specs: Sequence[Spec], xp: Any) ->
         return None
     if not few and not is_weighted(xp, a.shape, right, a.dtype):
         return None
-    loops = products if few else weighted_products
+    return Shared(own, at, times, spread, right)
+
+
+def folds_to(reshape: Operation, wanted: tuple[int, ...] | None, whole: tuple[int, ...], at: int) -> bool:
+    """Whether Reshape's `wanted` folds the axis of repeats at `at` into the one before it, which gives `whole`, written
+    as it mostly is."""
+    if wanted is None or len(wanted) != len(whole) or wanted.count(-1) > 1:
+        return False
+    # 0 stands for the extent that is there, which before the fold is the one that is wanted
+    kept = 0 if reshape.attr("allowzero", 0) else at - 1
+    pairs = enumerate(zip(wanted, whole, strict=True))
+    return all(n in (-1, extent) or (n == 0 and k < kept) for k, (n, extent) in pairs)
+
+
+def _by_rows(op: Operation, steps: Repeating, specs: Sequence[Spec], xp: Any) -> Compiled | None:
+    found = shared(steps, specs, xp)
+    if found is None:
+        return None
+    a, base = tensor(op, specs, 0), tensor(op, specs, 1)
+    own, at = found.own, found.at
+    loops = weighted_products if steps.turn is None else products
 
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Call:
         left, source, out = inputs[0], inputs[1], outputs[0]
@@ -106,9 +144,10 @@ def _by_rows(op: Operation, steps: Repeating, specs: Sequence[Spec], xp: Any) ->
             return general.bind(inputs, outputs, workspace)
         strides = source.strides[:-2]
         strides = (*strides[:at], 0, *strides[at:])
-        return bind_matrices(loops, left, source, (*own[:at], 1, *own[at:-2]), strides, spread[:-2], out)
+        shape = (*own[:at], 1, *own[at:-2])
+        return bind_matrices(loops, left, source, shape, strides, found.spread[:-2], out)
 
-    product = matmul(steps.matmul, [a, TensorSpec(base.dtype, right)], xp)
+    product = matmul(steps.matmul, [a, TensorSpec(base.dtype, found.right)], xp)
     return computed(product.outputs, bind, contiguous=(0,), blocks=(1,))
 
 

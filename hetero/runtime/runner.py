@@ -17,6 +17,7 @@ from hetero.kernels.tape import load_tapes
 from hetero.program.program import NO_SLOT, Dispatch, Program
 from hetero.providers.base import Provider
 from hetero.runtime.analysis import analyse, escaping_from
+from hetero.runtime.attending import join_attention
 from hetero.runtime.biases import join_biases
 from hetero.runtime.builder import Builder
 from hetero.runtime.capture.replay import call_section
@@ -75,7 +76,7 @@ class Runner:
         self.options = context.options
         self.statistics = context.statistics
         if self.options.share_repeats and self.provider.is_host:
-            program = share_repeats(program)
+            program = join_attention(share_repeats(program))
         taped = uses_tapes(program)
         if taped:
             load_tapes()  # half a second, once per process, which no step should take
