@@ -267,12 +267,17 @@ class Runner:
 
     def _load(self, section: Section, inputs: Sequence[Any]) -> None:
         """Put the inputs where the section's calls look for them."""
-        table, ports, frames = self.table.values, self.program.inputs, section.frames
-        pinned = {} if self._pins is None else self._pins.inputs
-        for k in self.moving:
+        arriving = section.arriving
+        if arriving is None:
+            ports, elsewhere = self.program.inputs, {*section.frames, *self._states}
+            if self._pins is not None:
+                elsewhere.update(self._pins.inputs)
+            places = ((k, ports[k].slot, ports[k].name) for k in self.moving if k not in elsewhere)
+            arriving = section.arriving = tuple(places)
+        for k, slot, name in arriving:
             value = inputs[k]
-            if value is not None and k not in frames and k not in self._states and k not in pinned:
-                table[ports[k].slot] = self._arrive(ports[k].name, value)
+            if value is not None:
+                self.table.values[slot] = self._arrive(name, value)
         if self.frames is not None:
             self.frames.fill(section, inputs)
 
