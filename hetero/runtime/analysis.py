@@ -61,10 +61,35 @@ def escaping_from(program: Program, outputs: Iterable[int]) -> frozenset[int]:
     escaping = set(outputs)
     for instruction in reversed(program.instructions):
         if keeps_handles(instruction):
-            escaping.update(s for s in instruction.inputs if s != NO_SLOT)
+            escaping.update(s for s in _kept(instruction) if s != NO_SLOT)
         elif instruction.dispatch is Dispatch.VIEW and not escaping.isdisjoint(instruction.outputs):
             escaping.add(instruction.inputs[0])
     return frozenset(escaping)
+
+
+def may_view(instruction: Instruction, definition: KernelDef | None) -> bool:
+    """Whether results of the instruction may be views of its first operand."""
+    return instruction.dispatch is Dispatch.VIEW or (definition is not None and definition.views)
+
+
+def _kept(instruction: Instruction) -> Iterable[int]:
+    """The operands of an instruction that keeps handles whose memory may be that of its outputs: all, but of an If only
+    what a branch hands on."""
+    op = instruction.op
+    if instruction.dispatch is not Dispatch.CONTROL or op.id != "If":
+        return instruction.inputs
+    captured = instruction.inputs[len(instruction.inputs) - op.n_captures :]
+    kept: set[int] = set()
+    for branch in op.bodies().values():
+        handed = {p.slot for p in branch.outputs}
+        for inner in reversed(branch.instructions):
+            if keeps_handles(inner):
+                handed.update(s for s in _kept(inner) if s != NO_SLOT)
+            elif may_view(inner, find(inner.op)) and not handed.isdisjoint(inner.outputs):
+                handed.add(inner.inputs[0])
+        ports = zip(branch.inputs, captured, strict=True)
+        kept.update(slot for port, slot in ports if port.slot in handed)
+    return kept
 
 
 def _views(program: Program) -> set[int]:

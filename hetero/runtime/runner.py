@@ -15,7 +15,7 @@ from hetero.kernels.limits import check_declared
 from hetero.kernels.tape import load_tapes
 from hetero.program.program import NO_SLOT, Dispatch, Program
 from hetero.providers.base import Provider
-from hetero.runtime.analysis import analyse, escaping_from
+from hetero.runtime.analysis import analyse, escaping_from, may_view
 from hetero.runtime.biases import join_biases
 from hetero.runtime.builder import Builder
 from hetero.runtime.capture.replay import call_section
@@ -140,6 +140,8 @@ class Runner:
             else:
                 kernel = provider.compile(op, specs)
             check_declared(op, kernel)
+            if kernel.view is not None and not may_view(instruction, definition):
+                kernel = replace(kernel, view=None)
             if kernel.view is not None or (definition is not None and definition.strided):
                 return kernel
             tensors = frozenset(k for k, spec in enumerate(specs) if isinstance(spec, TensorSpec))
