@@ -95,12 +95,14 @@ class Runner:
         self.roots = Roots(self, values, limit)
         self.frames: Frames | None = None
         self._escaping = self.analysis.escaping
+        self._rearranged: frozenset[int] = frozenset()
         self._outputs = frozenset(p.slot for p in program.outputs)
         self.iterated = iteration is not None
         limit_bytes = self.options.frame_bytes if self.iterated else self._stage_bytes()
         if limit_bytes and (self.iterated or depth == 0):
             iteration = iteration or Iteration({}, frozenset())
             self._escaping = _escaping(program, iteration) if self.iterated else self.analysis.lent
+            self._rearranged = frozenset() if self.iterated else self.analysis.rearranged
             self.frames = Frames(program, self.provider, iteration, self._escaping, limit_bytes)
         self._flows: dict[int, ControlFlow] = {}
         self._pins: Pins | None = None
@@ -172,13 +174,15 @@ class Runner:
             return False
         if index in self._escaping:
             return True
-        if self.frames is None or index not in self._outputs or index in self.kept:
+        if self.frames is None or index in self.kept:
+            return False
+        if index not in self._outputs and index not in self._rearranged:
             return False
         return not self.frames.fits(spec)
 
     def leaves(self, index: int) -> bool:
         """Whether slot `index` is a result of the run, or lies in the memory of one."""
-        return index in self._outputs or index in self._escaping
+        return index in self._outputs or index in self._escaping or index in self._rearranged
 
     def pinned(self, index: int, spec: Spec | None) -> HostArray | None:
         """The caller's array to write slot `index` into, where it is of this spec."""
