@@ -288,7 +288,10 @@ class HeterogeneousExecutor:
 
     def _names(self, output_names: Sequence[str] | None) -> Sequence[str]:
         """The outputs to return: all but those that are bound as state, or these. Raises: InputError."""
-        self._check_open()
+        if self._closed:
+            self._check_open()
+        if output_names is None and self._state is None:
+            return self._output_names
         kept = frozenset() if self._state is None else self._state.outputs
         if output_names is None:
             return [n for n in self._output_names if n not in kept]
@@ -332,9 +335,11 @@ class HeterogeneousExecutor:
         if binding is not None and binding.on_device is not None:
             values.update(binding.on_device.inputs)
         section = 0 if not self._classes else self._fitting(values)
+        only = self._failover.routes[section].only if self._inline else None
+        left: Sequence[Sequence[Any]] = ()
         try:
-            if self._inline and (only := self._failover.routes[section].only) is not None:
-                self._step_alone(only, step, values, graph_slot, binding)
+            if only is not None:
+                left = self._step_alone(only, step, values, graph_slot, binding)
             else:
                 self._step_in_parcels(section, step, values, graph_slot, binding)
         except BaseException as error:
@@ -345,6 +350,11 @@ class HeterogeneousExecutor:
                 error.at(step=step)
             raise
         self._count("steps")
+        if only is not None:
+            if only.returns and names is self._output_names:
+                return dict(zip(names, left[0]))  # noqa: B905 - as many as there are; a look takes half as long again
+            for sent, got in zip(only.sends, left, strict=True):
+                values.update(zip(sent, got, strict=True))
         return {name: values[name] if name in values else self._weights[name] for name in names}
 
     def _fitting(self, values: Mapping[str, Any]) -> int:
@@ -371,15 +381,18 @@ class HeterogeneousExecutor:
 
     def _step_alone(
         self, only: Only, step: int, values: dict[str, Any], graph_slot: str, binding: Binding | None
-    ) -> None:
-        """As `_step_in_parcels`, for one partition in this process: a small model spends 2 µs less."""
-        self._check_open()
-        arrived = [[values[v] for v in names] for names in only.receives]
-        left = self._children.call(
+    ) -> Sequence[Sequence[Any]]:
+        """As `_step_in_parcels`, for one partition in this process, which spares a small model 2 µs. Returns what it
+        sends, as `only.sends` names it."""
+        if self._closed:
+            self._check_open()
+        if len(only.receives) == 1:
+            arrived = [[values[v] for v in only.receives[0]]]
+        else:
+            arrived = [[values[v] for v in names] for names in only.receives]
+        return self._children.call(
             only.child, only.partition, step, arrived, len(only.sends), graph_slot, binding
         )
-        for names, got in zip(only.sends, left, strict=True):
-            values.update(zip(names, got, strict=True))
 
     def _launch(
         self, section: int, step: int, values: dict[str, Any], graph_slot: str, binding: Binding | None

@@ -10,12 +10,16 @@ from hetero.runtime.assignment import assignment
 
 @dataclass(frozen=True, slots=True)
 class Only:
-    """The one partition of a plan, and the values of each parcel that it gets from the caller and sends back."""
+    """The one partition of a plan, and the values of each parcel that it gets from the caller and sends back.
+
+    `returns`: whether these are the plan's outputs, in their order, in one parcel.
+    """
 
     child: int
     partition: int
     receives: tuple[tuple[str, ...], ...]
     sends: tuple[tuple[str, ...], ...]
+    returns: bool
 
 
 class Routes:
@@ -48,9 +52,11 @@ class Routes:
         taken = {p.id: tuple(p.values) for p in self.to_caller}
         if set(receives) != given.keys() or set(sends) != taken.keys():
             return None
+        leaving = tuple(taken[parcel] for parcel in sends)
         return Only(
             partition.child,
             partition.id,
             tuple(given[parcel] for parcel in receives),
-            tuple(taken[parcel] for parcel in sends),
+            leaving,
+            leaving == (self.output_names,),
         )

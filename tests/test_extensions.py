@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextvars import ContextVar
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -250,6 +251,22 @@ def test_a_rule_that_fails_is_an_error(outputs: Callable[..., Any], message: str
 def test_where_the_data_decide_run_must_return_something() -> None:
     local(lambda i, o: None, lambda op, i: None)
     assert "returned nothing" in str(fault(ONE))
+
+
+def test_run_sees_the_context_variables_of_whoever_calls() -> None:
+    who, seen = ContextVar("who", default=""), []
+
+    def run(inputs: Any, outputs: Any) -> None:
+        seen.append(who.get())
+        outputs[0][...] = inputs[0]
+
+    local(run)
+    with executor(ONE) as ex:
+        for name in ("a", "b", "c"):
+            token = who.set(name)
+            ex.run({"x": X})
+            who.reset(token)
+    assert seen == ["a", "b", "c"]
 
 
 def test_an_error_in_prepare_stops_the_executor_from_starting() -> None:

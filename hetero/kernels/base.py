@@ -91,6 +91,7 @@ class KernelDef:
     do not depend on them (elementwise arithmetic, copies). Sums, products of matrices and vectorised transcendentals
     are not like that: the runtime hands them contiguous operands only, so that a value gives the same bits as a view
     and as a copy that came from another child.
+    `views`: a result may be a view of the first operand; of a kernel that does not say so, views are not used.
     """
 
     domain: str
@@ -104,6 +105,7 @@ class KernelDef:
     metadata: bool = False
     strided: bool = False
     check: CheckFunction | None = None
+    views: bool = False
 
 
 _REGISTRY: dict[tuple[str, str], list[KernelDef]] = {}
@@ -120,6 +122,7 @@ def kernel(
     metadata: bool = False,
     strided: bool = False,
     check: CheckFunction | None = None,
+    views: bool = False,
 ) -> Callable[[CompileFunction], CompileFunction]:
     """Register the decorated compile function for `op_types` (one function may serve several of the same shape)."""
     served = frozenset(versions)
@@ -145,6 +148,7 @@ def kernel(
                     metadata,
                     strided,
                     check,
+                    views or dispatch is Dispatch.VIEW,
                 )
             )
         return function

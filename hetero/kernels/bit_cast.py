@@ -12,7 +12,7 @@ from hetero.program.operation import Operation
 from hetero.types import STRING, Array, Spec, TensorSpec
 
 
-@kernel("BitCast", versions=(26,), strided=True)
+@kernel("BitCast", versions=(26,), strided=True, views=True)
 def bit_cast(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
     """X -> X's bits as the dtype that `to` names, which must be as wide: a view."""
     x, target = tensor(op, specs, 0), dtype_attribute(op, "to")

@@ -28,31 +28,42 @@ class _Count(Protocol):
     value: int
 
 
-class one_blas_thread:  # noqa: N801 - as `limits.limited`: every run enters it
+class one_blas_thread:  # noqa: N801 - as `limits.limited`
     """In the block BLAS computes on the thread that calls it, in the whole process; afterwards on as many as before,
     once all threads have left."""
 
     __slots__ = ()
 
     def __enter__(self) -> None:
-        global _inside
-        with _lock:
-            if not _inside:
-                for count in _counts():
-                    before = count.value
-                    if before != 1:
-                        _held.append((count, before))
-                        count.value = 1
-            _inside += 1
+        enter_one_blas_thread()
 
     def __exit__(self, *error: object) -> None:
-        global _inside
-        with _lock:
-            _inside -= 1
-            if not _inside:
-                while _held:
-                    count, before = _held.pop()
-                    count.value = before
+        leave_one_blas_thread()
+
+
+def enter_one_blas_thread() -> None:
+    """As `one_blas_thread`, for whoever calls `leave_one_blas_thread` in any case: every run does, and a with statement
+    takes half as long again."""
+    global _inside
+    with _lock:
+        if not _inside:
+            for count in _counts():
+                before = count.value
+                if before != 1:
+                    _held.append((count, before))
+                    count.value = 1
+        _inside += 1
+
+
+def leave_one_blas_thread() -> None:
+    """The end of what `enter_one_blas_thread` began."""
+    global _inside
+    with _lock:
+        _inside -= 1
+        if not _inside:
+            while _held:
+                count, before = _held.pop()
+                count.value = before
 
 
 @cache

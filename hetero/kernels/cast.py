@@ -18,7 +18,7 @@ from hetero.program.operation import Operation
 from hetero.types import STRING, Spec, TensorSpec
 
 
-@kernel("Cast", versions=(6, 9, 13, 19, 21, 23, 24, 25, 28))
+@kernel("Cast", versions=(6, 9, 13, 19, 21, 23, 24, 25, 28), views=True)
 def cast(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
     """X -> X in the dtype that `to` names."""
     target = dtype_attribute(op, "to")
@@ -27,7 +27,7 @@ def cast(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
     return cast_to(op, tensor(op, specs, 0), target, xp)
 
 
-@kernel("CastLike", versions=(15, 19, 21, 23, 24, 25))
+@kernel("CastLike", versions=(15, 19, 21, 23, 24, 25), views=True)
 def cast_like(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
     """X, target -> X in target's dtype."""
     return cast_to(op, tensor(op, specs, 0), tensor(op, specs, 1).dtype, xp)

@@ -11,6 +11,7 @@ from hetero.errors import KernelError, UnsupportedError
 from hetero.kernels.base import Bind, Compiled, computed, given, kernel, tensor
 from hetero.kernels.conv_depthwise import bind_depthwise, depthwise_parts, depthwise_serves
 from hetero.kernels.conv_direct import bind_direct, direct_parts, direct_serves
+from hetero.kernels.conv_few import bind_few, few_parts, few_serves
 from hetero.kernels.conv_gathered import (
     bind_convolution,
     gathered_parts,
@@ -63,12 +64,15 @@ def route(
 ) -> tuple[tuple[Part, ...], Bind]:
     """Workspace parts and bind of the route for this shape: of one that only adds products, if `exact`."""
     tiles = gathered_serves(shape, dtype, xp)
-    if pointwise_serves(shape):
+    few = few_serves(shape, dtype, xp)
+    if pointwise_serves(shape) and not few:
         return (gathered_parts(shape), bind_convolution(shape)) if tiles else ((), bind_pointwise(shape, xp))
     if depthwise_serves(shape, dtype, xp):
         return depthwise_parts(shape, dtype), bind_depthwise(shape, dtype)
     if not exact and winograd_serves(shape, dtype, xp):
         return winograd_parts(shape), bind_winograd(shape)
+    if few:
+        return few_parts(shape), bind_few(shape)
     if direct_serves(shape, dtype, xp) and not (tiles and products_are_faster(shape)):
         return direct_parts(shape, dtype), bind_direct(shape, dtype)
     if tiles:

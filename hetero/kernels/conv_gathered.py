@@ -56,7 +56,7 @@ def _distances(window: Window, extents: tuple[int, ...]) -> tuple[HostArray, Hos
     return taps, outputs
 
 
-def _offsets(shape: ConvShape) -> Offsets:
+def offsets_of(shape: ConvShape) -> Offsets:
     """Of the windows of one group's planes."""
     window = shape.window
     extents = window.reach if window.padded else window.extents
@@ -73,7 +73,7 @@ def bind_convolution(shape: ConvShape) -> Bind:
 
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Call:
         if not offsets:
-            offsets.append(_offsets(shape))
+            offsets.append(offsets_of(shape))
         scratch, planes = carve(workspace, *parts)
         calls, x = aligned(inputs[0])
         copies, w = aligned(inputs[1])
@@ -85,7 +85,7 @@ def bind_convolution(shape: ConvShape) -> Bind:
         y, source = outputs[0], x
         if window.padded:
             source = planes
-            calls.append(_padding(x, planes, window))
+            calls.append(padding(x, planes, window))
         job = np.arange(shape.batch * group)
         extents = window.reach if window.padded else window.extents
         places = np.zeros((PLACES, len(job)), np.int64)
@@ -103,7 +103,7 @@ def bind_convolution(shape: ConvShape) -> Bind:
     return bind
 
 
-def _padding(x: Array, planes: Array, window: Window) -> Call:
+def padding(x: Array, planes: Array, window: Window) -> Call:
     """The call that fills the planes."""
     reach = window.reach
     padded = planes[: x.shape[0] * x.shape[1] * math.prod(reach)].reshape(*x.shape[:2], *reach)

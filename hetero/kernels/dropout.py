@@ -17,7 +17,7 @@ from hetero.program.operation import Operation
 from hetero.types import Spec, TensorSpec
 
 
-@kernel("Dropout", versions=(7, 10))
+@kernel("Dropout", versions=(7, 10), views=True)
 def dropout(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
     """X -> X, optional mask of true (of ones in X's dtype in version 7)."""
     x = tensor(op, specs, 0)
@@ -41,7 +41,7 @@ def dropout(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
 # Only training_mode decides what is compiled. The ratio is read when it is there: a kernel compiled anew for each
 # ratio would start its draws within a step from the first again. Not being deterministic keeps a training node over
 # weights from being folded; at inference a view of a weight is a weight all the same.
-@kernel("Dropout", versions=(12, 13, 22), values=(2,), deterministic=False)
+@kernel("Dropout", versions=(12, 13, 22), values=(2,), deterministic=False, views=True)
 def dropout_with_mode(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
     """X, optional ratio in [0, 1) (0.5) and training_mode (false) -> X, optional mask of true; in training
     X * mask / (1 - ratio) and a mask that is false with the probability `ratio`, drawn anew in each run."""

@@ -184,7 +184,7 @@ def erf(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
     return chain(xp, TensorSpec(x.dtype, x.shape), partial(erf_into, xp), scratch=scratch_dtypes(x.dtype))
 
 
-@kernel("Identity", versions=(1, 13, 14, 16, 19, 21, 23, 24, 25))
+@kernel("Identity", versions=(1, 13, 14, 16, 19, 21, 23, 24, 25), views=True)
 def identity(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
     """The input itself: a view of a tensor, the same sequence or optional."""
     spec = specs[0]

@@ -100,7 +100,7 @@ def _gather_one(x: TensorSpec, axis: int, index: int, rank: int, out: TensorSpec
     return viewed([out], view, bind)
 
 
-@kernel("Gather", versions=(1, 11, 13), strided=True)
+@kernel("Gather", versions=(1, 11, 13), strided=True, views=True)
 def gather(op: Operation, specs: Sequence[Spec], xp: Any) -> Compiled:
     """Slices of data along `axis` at `indices`."""
     x, indices = tensor(op, specs, 0), tensor(op, specs, 1)

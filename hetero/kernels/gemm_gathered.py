@@ -52,10 +52,11 @@ PARALLEL_PRODUCTS = 12 * PARALLEL_ELEMENTS
 
 def scratch_part() -> Part:
     """Panels for all chunks, of any product."""
-    return (_most_chunks(), _CHUNK_FLOATS), np.float32
+    return (most_chunks(), _CHUNK_FLOATS), np.float32
 
 
-def _most_chunks() -> int:
+def most_chunks() -> int:
+    """Pieces that work is cut into at most."""
     return min(CHUNKS_AT_MOST, 2 * pool_size())
 
 
@@ -219,7 +220,7 @@ def bind_gathered(
         if panels * products < FEW_PIECES:
             piece = max(ROWS, -(-m // (2 * ROWS)) * ROWS)
     units = -(-panels // most) * -(-m // piece) * products
-    chunks = min(_most_chunks() if scratch is None else len(scratch), units) if parallel else 1
+    chunks = min(most_chunks() if scratch is None else len(scratch), units) if parallel else 1
     if scratch is None:
         scratch = lined_up((chunks, _CHUNK_FLOATS), np.float32)  # of which no more is touched than is needed
     words = np.array(

@@ -121,7 +121,7 @@ def pack_into(b: Array, out: Array) -> None:
     """Fill `out`, which has zeros beyond n, as `packed` does."""
     n, c = b.shape[1], out.shape[2]
     whole = n // c
-    out[:whole] = b[:, : whole * c].reshape(-1, whole, c).transpose(1, 0, 2)
+    out[:whole] = b[:, : whole * c].reshape(len(b), whole, c).transpose(1, 0, 2)
     if n % c:
         out[whole, :, : n % c] = b[:, whole * c :]
 

@@ -11,7 +11,7 @@ import math
 import struct
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from hetero.kernels.operands import dtype_attribute, fail
 from hetero.program.operation import Operation
 from hetero.types import FLOATS, HostArray, Spec, TensorSpec
 
+_T = TypeVar("_T")
 STEP: ContextVar[int | None] = ContextVar("STEP", default=None)
 """The step that is being run, where draws must be repeatable on another child."""
 SEED: ContextVar[int] = ContextVar("SEED", default=0)
@@ -47,6 +48,13 @@ class drawing:  # noqa: N801 - a context manager: a class costs half of what a g
         STEP.reset(step)
         SEED.reset(seed)
         _RUN.reset(self._run)
+
+
+def drawn(step: int, act: Callable[..., _T], *arguments: Any) -> _T:
+    """What `act` returns, after `draw`: in one call, since every run makes it."""
+    STEP.set(step)
+    _RUN.set(object())
+    return act(*arguments)
 
 
 def draw(step: int | None) -> None:

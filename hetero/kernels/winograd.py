@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -15,8 +16,10 @@ from hetero.kernels.fused import in_turn
 from hetero.kernels.gemm_gathered import END, LEFT, OUT, PLACES, RIGHT, Offsets, bind_gathered, scratch_part
 from hetero.kernels.jit import PARALLEL_ELEMENTS, enabled, jit, prange
 from hetero.kernels.jit_call import bound
+from hetero.kernels.jit_tiles import columns
 from hetero.kernels.row_loops import address
 from hetero.kernels.widen import is_constant
+from hetero.kernels.window import Window
 from hetero.kernels.winograd_tiles import transform_tiles
 from hetero.kernels.workspace import Part, carve
 from hetero.types import Array
@@ -30,7 +33,8 @@ _G = np.array([[1, 0, 0], [0.5, 0.5, 0.5], [0.5, -0.5, 0.5], [0, 0, 1]])
 
 
 def winograd_serves(shape: ConvShape, dtype: np.dtype[Any], xp: Any) -> bool:
-    """Dense 3×3 kernels of stride 1 on the host, with enough channels that products are most of the work.
+    """Dense 3×3 kernels of stride 1 on the host, with enough channels that products are most of the work, and enough
+    windows that there are fewer of them.
 
     float64 stays with plain products: whoever asks for it wants its last digits.
     """
@@ -44,7 +48,15 @@ def winograd_serves(shape: ConvShape, dtype: np.dtype[Any], xp: Any) -> bool:
         and shape.channels >= FEWEST_CHANNELS
         and shape.maps >= FEWEST_CHANNELS
         and min(w.outputs) >= 4
+        and _fills_panels(w)
     )
+
+
+def _fills_panels(window: Window) -> bool:
+    """Whether 16 products of tiles are less work than 9 of windows, both of whole panels."""
+    panel = columns() if enabled() else 1
+    tiles = math.prod(-(-extent // 2) for extent in window.outputs)
+    return 5 * 16 * (-(-tiles // panel)) <= 4 * 9 * (-(-window.positions // panel))
 
 
 def _tiles(shape: ConvShape) -> tuple[int, int]:

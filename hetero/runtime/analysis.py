@@ -18,8 +18,10 @@ class Analysis:
     """Facts about a program's slots.
 
     escaping: slots whose memory outlives the run (program outputs, what is viewed or kept by them): never in the arena.
-    lent: of them, those that must have memory of their own even where results are copied for the caller: what results
-    that only rearrange other values are views of, and what is kept by handle.
+    lent: of them, those that must have memory of their own even where results are copied for the caller: what is kept
+    by handle, or widened by a view.
+    rearranged: of them, those that need it only where results are not copied: results that are views, and what they are
+    views of, which is no smaller.
     dying: per instruction, the slots that nobody reads after it (each slot dies exactly once).
     value_inputs: positions of program inputs from which shapes are derived; their values take part in the signature.
     kernels: per instruction, the kernel definition, if there is one of ours.
@@ -28,6 +30,7 @@ class Analysis:
 
     escaping: frozenset[int]
     lent: frozenset[int]
+    rearranged: frozenset[int]
     dying: tuple[tuple[int, ...], ...]
     value_inputs: tuple[int, ...]
     kernels: tuple[KernelDef | None, ...]
@@ -38,12 +41,14 @@ def analyse(program: Program) -> Analysis:
     """Linear in the number of instructions."""
     kernels = tuple(find(i.op) for i in program.instructions)
     escaping = escaping_from(program, {p.slot for p in program.outputs})
-    rearranged = {p.slot for p in program.outputs} & _views(program)
-    lent = escaping_from(
-        program, rearranged | ({p.slot for p in program.outputs} & {p.slot for p in program.inputs})
-    )
+    outputs = {p.slot for p in program.outputs}
+    handed_on = outputs & {p.slot for p in program.inputs}
+    viewed = escaping_from(program, outputs & _views(program, "") | handed_on)
+    lent = escaping_from(program, viewed & _views(program, "Expand") | handed_on)
     value_inputs = _value_inputs(program, kernels)
-    return Analysis(escaping, lent, _dying(program), value_inputs, kernels, _readers(program, value_inputs))
+    return Analysis(
+        escaping, lent, viewed - lent, _dying(program), value_inputs, kernels, _readers(program, value_inputs)
+    )
 
 
 def keeps_handles(instruction: Instruction) -> bool:
@@ -61,15 +66,41 @@ def escaping_from(program: Program, outputs: Iterable[int]) -> frozenset[int]:
     escaping = set(outputs)
     for instruction in reversed(program.instructions):
         if keeps_handles(instruction):
-            escaping.update(s for s in instruction.inputs if s != NO_SLOT)
+            escaping.update(s for s in _kept(instruction) if s != NO_SLOT)
         elif instruction.dispatch is Dispatch.VIEW and not escaping.isdisjoint(instruction.outputs):
             escaping.add(instruction.inputs[0])
     return frozenset(escaping)
 
 
-def _views(program: Program) -> set[int]:
-    """The slots that layout instructions write."""
-    return {s for i in program.instructions if i.dispatch is Dispatch.VIEW for s in i.outputs}
+def may_view(instruction: Instruction, definition: KernelDef | None) -> bool:
+    """Whether results of the instruction may be views of its first operand."""
+    return instruction.dispatch is Dispatch.VIEW or (definition is not None and definition.views)
+
+
+def _kept(instruction: Instruction) -> Iterable[int]:
+    """The operands of an instruction that keeps handles whose memory may be that of its outputs: all, but of an If only
+    what a branch hands on."""
+    op = instruction.op
+    if instruction.dispatch is not Dispatch.CONTROL or op.id != "If":
+        return instruction.inputs
+    captured = instruction.inputs[len(instruction.inputs) - op.n_captures :]
+    kept: set[int] = set()
+    for branch in op.bodies().values():
+        handed = {p.slot for p in branch.outputs}
+        for inner in reversed(branch.instructions):
+            if keeps_handles(inner):
+                handed.update(s for s in _kept(inner) if s != NO_SLOT)
+            elif may_view(inner, find(inner.op)) and not handed.isdisjoint(inner.outputs):
+                handed.add(inner.inputs[0])
+        ports = zip(branch.inputs, captured, strict=True)
+        kept.update(slot for port, slot in ports if port.slot in handed)
+    return kept
+
+
+def _views(program: Program, op_type: str) -> set[int]:
+    """The slots that layout instructions write, those of one operator or ("") all."""
+    views = (i for i in program.instructions if i.dispatch is Dispatch.VIEW)
+    return {s for i in views if op_type in ("", i.op.op_type) for s in i.outputs}
 
 
 def _dying(program: Program) -> tuple[tuple[int, ...], ...]:

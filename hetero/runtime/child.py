@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,9 +21,8 @@ from hetero.errors import (
     TransportError,
 )
 from hetero.extensions.registry import load_modules
-from hetero.kernels.blas_threads import one_blas_thread
-from hetero.kernels.limits import limited, machine_bytes
-from hetero.kernels.randomness import STEP, draw, drawing
+from hetero.kernels.limits import machine_bytes
+from hetero.kernels.randomness import STEP, draw
 from hetero.options import RuntimeOptions
 from hetero.program.validate import validate
 from hetero.providers.base import Provider, ProviderConfig
@@ -39,18 +39,13 @@ from hetero.runtime.pins import Binding, Pins, pins_of
 from hetero.runtime.runner import Context, Runner
 from hetero.runtime.state import Resident, StateChange, StateSpec
 from hetero.runtime.state_copy import StateCopy
+from hetero.runtime.surroundings import Surroundings
 from hetero.runtime.weight_uses import weight_uses
 from hetero.trace import Span
 from hetero.types import HostArray, MapValue, RemoteElement, SequenceValue
 
 Value = Any
 """What crosses between children: a host array, a MapValue, a SequenceValue of them, or None."""
-
-
-class _Home(threading.local):
-    """What a child knows of the thread that calls it. `dwells`: whether `dwell` was called there."""
-
-    dwells = False
 
 
 class ChildExecutor:
@@ -74,13 +69,12 @@ class ChildExecutor:
         self._states = ChildStates(provider)
         self._pins: dict[int, tuple[Binding, Pins]] = {}
         self._buffers = DeviceBuffers(provider)
-        self._value_bytes = min(options.max_value_bytes, machine_bytes())
         self._spans: list[Span] = []
         self._closed = False
         self._driven: str | None = None
         self._plain = True
         """Whether nothing is kept here between steps."""
-        self._home = _Home()
+        self._surroundings = Surroundings(min(options.max_value_bytes, machine_bytes()), options.seed)
         self._busy_s = 0.0
         self._bytes_in = 0
         self._bytes_out = 0
@@ -113,7 +107,7 @@ class ChildExecutor:
             )
             runners = {k: Runner(task.program, context) for k, task in assignment.tasks.items()}
             if self.options.weight_budget_bytes and not self.provider.is_host:
-                with np.errstate(all="ignore"), limited(self._value_bytes), one_blas_thread():
+                with self._surroundings.between():
                     context.device_weights.plan(weight_uses(runners.values()))
             if self._context is not None:
                 self._drop_programs()
@@ -121,7 +115,8 @@ class ChildExecutor:
                     artifacts.advance()
             self._context, self._tasks, self._runners = context, dict(assignment.tasks), runners
             self._banks = None
-            with np.errstate(all="ignore"), limited(self._value_bytes), one_blas_thread():
+            self._surroundings.settle(apart=self.provider.is_host and not self._extensions)
+            with self._surroundings.between():
                 for runner in runners.values():
                     runner.prepare()
 
@@ -156,17 +151,13 @@ class ChildExecutor:
                         self._driven = graph_slot
                     if context.ops is not None:
                         context.ops.step = step
-                if self._home.dwells:
-                    draw(step)
-                    sent = self._run(task, step, parcels, binding)
+                inputs: Sequence[Value] | None = None
+                if task.straight and self._plain and binding is None and len(parcels) == len(task.receives):
+                    inputs = parcels[0] if len(parcels) == 1 else list(itertools.chain(*parcels))
+                if inputs is not None and len(inputs) == len(task.input_names):
+                    sent = self._surroundings.run(step, self._run_straight, task, inputs)
                 else:
-                    with (
-                        np.errstate(all="ignore"),
-                        limited(self._value_bytes),
-                        drawing(self.options.seed, step),
-                        one_blas_thread(),
-                    ):
-                        sent = self._run(task, step, parcels, binding)
+                    sent = self._surroundings.run(step, self._run, task, step, parcels, binding)
             except BaseException as error:
                 self._abandon(step)
                 if isinstance(error, HeteroError):
@@ -186,19 +177,11 @@ class ChildExecutor:
 
     def dwell(self) -> None:
         """This thread runs nothing but this child from now on: what surrounds each run is entered once, for good."""
-        np.seterr(all="ignore")
-        limited(self._value_bytes).__enter__()
-        drawing(self.options.seed, 0).__enter__()
-        one_blas_thread().__enter__()
-        self._home.dwells = True
+        self._surroundings.dwell()
 
     def _run(
         self, task: Task, step: int, parcels: Sequence[Sequence[Value]], binding: Binding | None
     ) -> list[list[Value]]:
-        if task.straight and self._plain and binding is None:
-            inputs = parcels[0] if len(parcels) == 1 else [value for parcel in parcels for value in parcel]
-            if len(inputs) == len(task.input_names) and len(parcels) == len(task.receives):
-                return self._run_straight(task, inputs)
         values = {} if task.alone else self._steps.setdefault(step, {})
         if len(parcels) != len(task.receives):
             raise TransportError(

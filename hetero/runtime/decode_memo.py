@@ -8,7 +8,9 @@ their views, their captured graphs), the others are compiled for the new shapes 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from hetero.runtime.pins import Pins
 from hetero.runtime.section import Section
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
 Growth = tuple[tuple[int, int, int], ...]
 """(position among the moving inputs, axis, by how much) of each extent that changed; and (-1, position among those
 whose values decide shapes, by how much) of each such value."""
+Usual = tuple[tuple[int, np.dtype[Any], tuple[int, ...]], ...]
+"""Position, dtype and shape of inputs that are arrays."""
 STEADY_STEPS = 2
 """Steps in a row that grow alike, after which the next ones are expected to."""
 
@@ -29,6 +33,8 @@ class Drive:
     """How one graph slot drives a program: the section it ran last, and how its shapes have grown."""
 
     last: tuple[Signature, Section] | None = None
+    usual: Usual | None = None
+    """What its inputs were, once they were so again."""
     pins: Pins | None = None
     """The caller's buffers that the last run was bound to."""
     growth: Growth = ()

@@ -92,6 +92,12 @@ class Frames:
 
     def fill(self, section: Section, inputs: Sequence[Any]) -> None:
         """Copy this iteration's inputs into the frames of `section`."""
+        if not self._steady and self._provider.is_host:
+            for position, frame in section.frames.items():
+                value = inputs[position]
+                if value is not frame:
+                    frame[...] = value
+            return
         if section is not self._section:
             self._held.clear()
             self._section = section

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hetero.errors import ProgramError
-from hetero.runtime.decode_memo import STEADY_STEPS, Drive
+from hetero.runtime.decode_memo import STEADY_STEPS, Drive, Usual
 from hetero.runtime.following import Following
 from hetero.runtime.pins import Pins
 from hetero.runtime.regrowth import Regrowth
@@ -64,10 +64,18 @@ class Roots:
         slot = runner.context.graph_slot
         drive = self.drives["" if slot is None else slot.name]
         last = drive.last
-        simple = not self.value_inputs and drive.pins is pins
+        if last is not None and drive.pins is pins and not self.value_inputs:
+            if drive.usual is not None:
+                for k, dtype, shape in drive.usual:
+                    value = inputs[k]
+                    if value.__class__ is not np.ndarray or value.dtype is not dtype or value.shape != shape:
+                        break
+                else:
+                    return last[1], inputs, False
+            if self._holds(last[0][0], inputs):
+                drive.usual = self._usual(last[0][0])
+                return last[1], inputs, False
         drive.pins = pins
-        if last is not None and simple and self._holds(last[0][0], inputs):
-            return last[1], inputs, False
         if runner.frames is not None:
             inputs = runner.frames.detached(inputs)
         self._watch_values()
@@ -78,7 +86,7 @@ class Roots:
             if found is None:
                 return self._first(drive, key, inputs), inputs, True
         self.sections.move_to_end(key)
-        drive.last = key, found
+        drive.last, drive.usual = (key, found), None
         return found, inputs, False
 
     def _drive(self) -> Drive:
@@ -130,6 +138,7 @@ class Roots:
         if not self._taken_over(drive, section, key, inputs):
             runner.statistics.memo_rebuilt += 1
             return None
+        section.arriving = None
         runner.statistics.memo_replayed += 1
         del self.sections[old]
         self.sections[key] = section
@@ -183,12 +192,21 @@ class Roots:
         runner = self._runner
         for k, spec in zip(runner.moving, key, strict=True):
             value = inputs[k]
-            if spec.__class__ is not TensorSpec:
+            if value.__class__ is np.ndarray and spec.__class__ is TensorSpec:
+                if value.shape != spec.shape or value.dtype != spec.dtype:
+                    return False
+            elif spec.__class__ is not TensorSpec:
                 if value_spec(value) != spec:
                     return False
             elif getattr(value, "shape", None) != spec.shape or value.dtype != spec.dtype:
                 return False
         return True
+
+    def _usual(self, key: Key) -> Usual | None:
+        """What arrays of the specs of `key` are; None where not all are tensors."""
+        usual = zip(self._runner.moving, key, strict=True)
+        found = tuple((k, spec.dtype, spec.shape) for k, spec in usual if isinstance(spec, TensorSpec))
+        return found if len(found) == len(key) else None
 
     def _signature(self, inputs: Sequence[Any], pins: Pins | None) -> Signature:
         runner = self._runner
@@ -207,7 +225,7 @@ class Roots:
         entry = runner.entry(key[0], self._values(inputs))
         section = runner.build(0, entry, None, (), inputs, before)
         self.keep(self.sections, key, section)
-        drive.last = key, section
+        drive.last, drive.usual = (key, section), None
         return section
 
     def _values(self, inputs: Sequence[Any]) -> dict[int, HostArray]:

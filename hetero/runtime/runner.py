@@ -16,7 +16,7 @@ from hetero.kernels.limits import check_declared
 from hetero.kernels.tape import load_tapes
 from hetero.program.program import NO_SLOT, Dispatch, Program
 from hetero.providers.base import Provider
-from hetero.runtime.analysis import analyse, escaping_from
+from hetero.runtime.analysis import analyse, escaping_from, may_view
 from hetero.runtime.attending import join_attention
 from hetero.runtime.biases import join_biases
 from hetero.runtime.builder import Builder
@@ -97,12 +97,14 @@ class Runner:
         self.roots = Roots(self, values, limit)
         self.frames: Frames | None = None
         self._escaping = self.analysis.escaping
+        self._rearranged: frozenset[int] = frozenset()
         self._outputs = frozenset(p.slot for p in program.outputs)
         self.iterated = iteration is not None
         limit_bytes = self.options.frame_bytes if self.iterated else self._stage_bytes()
         if limit_bytes and (self.iterated or depth == 0):
             iteration = iteration or Iteration({}, frozenset())
             self._escaping = _escaping(program, iteration) if self.iterated else self.analysis.lent
+            self._rearranged = frozenset() if self.iterated else self.analysis.rearranged
             self.frames = Frames(program, self.provider, iteration, self._escaping, limit_bytes)
         self._flows: dict[int, ControlFlow] = {}
         self._pins: Pins | None = None
@@ -144,6 +146,8 @@ class Runner:
         else:
             kernel = provider.compile(op, specs)
         check_declared(op, kernel)
+        if kernel.view is not None and not may_view(instruction, definition):
+            kernel = replace(kernel, view=None)
         if kernel.view is not None or (definition is not None and definition.strided):
             return kernel
         tensors = frozenset([k for k, spec in enumerate(specs) if isinstance(spec, TensorSpec)])
@@ -172,13 +176,15 @@ class Runner:
             return False
         if index in self._escaping:
             return True
-        if self.frames is None or index not in self._outputs or index in self.kept:
+        if self.frames is None or index in self.kept:
+            return False
+        if index not in self._outputs and index not in self._rearranged:
             return False
         return not self.frames.fits(spec)
 
     def leaves(self, index: int) -> bool:
         """Whether slot `index` is a result of the run, or lies in the memory of one."""
-        return index in self._outputs or index in self._escaping
+        return index in self._outputs or index in self._escaping or index in self._rearranged
 
     def pinned(self, index: int, spec: Spec | None) -> HostArray | None:
         """The caller's array to write slot `index` into, where it is of this spec."""
@@ -269,12 +275,17 @@ class Runner:
 
     def _load(self, section: Section, inputs: Sequence[Any]) -> None:
         """Put the inputs where the section's calls look for them."""
-        table, ports, frames = self.table.values, self.program.inputs, section.frames
-        pinned = {} if self._pins is None else self._pins.inputs
-        for k in self.moving:
+        arriving = section.arriving
+        if arriving is None:
+            ports, elsewhere = self.program.inputs, {*section.frames, *self._states}
+            if self._pins is not None:
+                elsewhere.update(self._pins.inputs)
+            places = ((k, ports[k].slot, ports[k].name) for k in self.moving if k not in elsewhere)
+            arriving = section.arriving = tuple(places)
+        for k, slot, name in arriving:
             value = inputs[k]
-            if value is not None and k not in frames and k not in self._states and k not in pinned:
-                table[ports[k].slot] = self._arrive(ports[k].name, value)
+            if value is not None:
+                self.table.values[slot] = self._arrive(name, value)
         if self.frames is not None:
             self.frames.fill(section, inputs)
 

@@ -87,6 +87,8 @@ class Section:
     frames: dict[int, Array] = field(default_factory=dict)
     """Of the first section: input position -> the memory that the input is copied into."""
     frame_buffers: dict[int, Buffer] = field(default_factory=dict)
+    arriving: tuple[tuple[int, int, str], ...] | None = None
+    """Of the first section, once inputs came: position, slot and name of those that calls find in the run's table."""
     results: list[Result] | None = None
     """Of the last section, once it ran: where each output of the program is found."""
     tolerant: dict[int, tuple[tuple[int, Accepts], ...]] = field(default_factory=dict)

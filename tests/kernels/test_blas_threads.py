@@ -15,7 +15,7 @@ from hetero import HeterogeneousExecutor
 from hetero.kernels import blas_threads
 from hetero.kernels.blas_threads import one_blas_thread
 from hetero.kernels.jit import enabled
-from hetero.runtime.child import ChildExecutor
+from hetero.runtime.runner import Runner
 
 pytestmark = pytest.mark.skipif(not enabled(), reason="without compiled loops BLAS keeps its threads")
 
@@ -95,13 +95,13 @@ def test_it_is_put_back_when_the_last_thread_leaves() -> None:
 @pytest.mark.usefixtures("two_threads", "either_way")
 def test_an_executor_runs_with_one_and_leaves_the_callers_setting(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[set[int]] = []
-    run = ChildExecutor._run
+    run = Runner.run
 
-    def watched(self: ChildExecutor, *arguments: Any) -> Any:
+    def watched(self: Runner, *arguments: Any) -> Any:
         seen.append(counts())
         return run(self, *arguments)
 
-    monkeypatch.setattr(ChildExecutor, "_run", watched)
+    monkeypatch.setattr(Runner, "run", watched)
     model = onnx.parser.parse_model(
         '<ir_version: 8, opset_import: ["": 18]> g (float[2, 2] x) => (float[2, 2] y) { y = MatMul(x, x) }'
     )

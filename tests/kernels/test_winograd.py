@@ -112,3 +112,8 @@ def test_it_serves_only_what_it_pays_for(other: ConvShape) -> None:
     served = shape_of((1, 32, 14, 14), 32, (1, 1, 1, 1))
     assert winograd_serves(served, np.dtype(np.float32), np)
     assert not winograd_serves(served, np.dtype(np.float64), np)
+
+
+@pytest.mark.skipif(not enabled(), reason="panels are of compiled products")
+def test_few_tiles_are_left_to_windows() -> None:
+    assert not winograd_serves(shape_of((1, 32, 4, 4), 32, (1, 1, 1, 1)), np.dtype(np.float32), np)

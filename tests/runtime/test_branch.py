@@ -9,6 +9,7 @@ import onnx.parser
 import pytest
 
 from hetero import HeterogeneousExecutor, RuntimeOptions
+from hetero.runtime.analysis import analyse
 from tests.acceptance.harness import executor
 
 PLACES = pytest.mark.parametrize("providers", [["cpu"], ["sim:0", "cpu"]], ids=["cpu", "sim"])
@@ -192,3 +193,47 @@ def test_names_inside_a_branch_may_be_those_of_the_graph_around_it_or_of_the_oth
     with HeterogeneousExecutor(model, ["cpu"], children="inline", options=RuntimeOptions()) as ex:
         assert ex.run({"c": np.array(True), "x": f32(1, 2)})["y"].tolist() == [-2, -4]
         assert ex.run({"c": np.array(False), "x": f32(1, 2)})["y"].tolist() == [0, 0]
+
+
+READ = (
+    "g (bool c, float[n] x) => (float[n] y) { z = Neg(x) y = If (c)"
+    " <then_branch = t () => (float[n] a) { u = Identity(z) a = Add(u, x) }, else_branch = e () => (float[n] b) {%s}> }"
+)
+
+
+@PLACES
+@pytest.mark.parametrize(
+    ("otherwise", "copied"),
+    [(" b = Sub(z, x) ", True), (" b = Identity(z) ", False), (" u = If (c) <then_branch = tt () => (float[n] p)"
+     " { p = Mul(z, z) }, else_branch = ee () => (float[n] q) { q = Identity(z) }> b = Identity(u) ", False)],
+    ids=["read", "handed on", "handed on within"],
+)  # fmt: skip
+def test_what_branches_only_read_stays_where_it_is(
+    providers: list[Any], otherwise: str, copied: bool
+) -> None:
+    with executor(READ % otherwise, providers) as ex:
+        for k in range(4):
+            c, x = k % 2 == 0, f32(1, k)
+            y = ex.run({"c": np.array(c), "x": x})["y"]
+            assert y.tolist() == ([0, 0] if c else [-2, -2 * k] if copied else [-1, -k])
+        program = ex.plan.partitions[0].program
+        (negated,) = (i.outputs[0] for i in program.instructions if i.op.id == "Neg")
+        assert (negated not in analyse(program).lent) is copied
+
+
+@PLACES
+def test_what_a_branch_hands_on_outlives_what_follows(providers: list[Any]) -> None:
+    text = (
+        "g (bool c, float[2] x) => (float[2] y, float[2] w) { t = Neg(x) y = If (c)"
+        " <then_branch = th () => (float[2] r) { s = Constant<value_ints=[1, 2]>() u = Reshape(t, s)"
+        " v = Constant<value_ints=[2]>() r = Reshape(u, v) }, else_branch = el () => (float[2] r) { r = Add(t, x) }>"
+        " a = Exp(x) b = Exp(a) d = Neg(b) w = Neg(d) }"
+    )
+    kept = []
+    with executor(text, providers, fuse_elementwise=False) as ex:
+        for k in range(4):
+            x = f32(0.5, k / 4)
+            kept.append((x, ex.run({"c": np.array(True), "x": x})))
+    for x, out in kept:
+        assert out["y"].tolist() == (-x).tolist()
+        np.testing.assert_allclose(out["w"], np.exp(np.exp(x)), rtol=1e-5)

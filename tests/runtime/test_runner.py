@@ -107,13 +107,49 @@ def test_terminal_layout_outputs_share_the_input_memory() -> None:
             assert np.array_equal(y, want)
 
 
-def test_a_view_of_a_computed_value_that_leaves_the_program_costs_no_copy() -> None:
-    r = rig(
-        HEAD + "g (float[2,3] x) => (float[2,3] y, float[3,2] t) { y = Neg(x) t = Transpose<perm=[1,0]>(y) }"
-    )
-    y, t = r(f32(2, 3))
+REARRANGED = (
+    HEAD + "g (float[n,3] x) => (float[n,3] y, float[3,n] t) { y = Neg(x) t = Transpose<perm=[1,0]>(y) }"
+)
+
+
+def test_a_large_view_of_a_computed_value_that_leaves_the_program_costs_no_copy() -> None:
+    r = rig(REARRANGED, stage_bytes=64)
+    y, t = r(f32(6, 3))
     assert np.shares_memory(y, t)
     assert r.runner.statistics.view_copies == 0
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_a_small_result_that_rearranges_another_is_a_copy_and_its_calls_stay_bound(provider: str) -> None:
+    r = rig(REARRANGED, provider)
+    kept = []
+    for k in range(4):
+        x = f32(2, 3, seed=k)
+        kept.append((x, *r(x)))
+    for x, y, t in kept:
+        assert np.array_equal(y, -x)
+        assert np.array_equal(t, -x.T)
+        assert not np.shares_memory(y, t)
+    assert r.runner.statistics.volatile_steps == 0
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_small_and_large_results_that_rearrange_one_another(provider: str) -> None:
+    r = rig(
+        HEAD + "g (float[n,4] x) => (float[4,n] t, float[2,4] s, float[3,n,4] e, float[n,4] z) { y = Exp(x)"
+        " t = Transpose<perm=[1,0]>(y) lo = Constant<value_ints=[0]>() hi = Constant<value_ints=[2]>()"
+        " s = Slice(y, lo, hi) a = Neg(x) shape = Constant<value_ints=[3,1,1]>() e = Expand(a, shape)"
+        " b = Add(y, a) z = Mul(b, b) }",
+        provider,
+        stage_bytes=64,
+    )
+    for rows in (2, 4, 5, 2, 40):
+        x = f32(rows, 4, seed=rows)
+        t, s, e, z = r(x)
+        np.testing.assert_allclose(t, np.exp(x).T, rtol=1e-5)
+        np.testing.assert_allclose(s, np.exp(x)[:2], rtol=1e-5)
+        assert np.array_equal(e, np.broadcast_to(-x, (3, rows, 4)))
+        np.testing.assert_allclose(z, (np.exp(x) - x) ** 2, rtol=1e-5)
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)

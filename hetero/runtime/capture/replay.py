@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import operator
-from collections import deque
 from functools import partial
 
 from hetero.kernels.base import Call
@@ -46,7 +45,8 @@ def call_section(program: Program, section: Section, context: Context) -> None:
     if lease is not None:
         lease.take()
     try:
-        deque(map(operator.call, done), maxlen=0)  # a loop in C: a quarter faster than a for statement
+        for call in done:
+            call()
     except Exception as error:
         at = len(steps) - operator.length_hint(done) - 1
         if captured is not None and steps is captured.steps:
