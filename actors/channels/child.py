@@ -236,7 +236,7 @@ class ChildChannel:
 
     def _made(self, work: Work, values: Sequence[Sequence[Any]], idle: bool) -> list[list[Any]]:
         """Run it, with the desk lent where it is idle."""
-        begun = self._idleness.begin(work.partition)
+        started = time.perf_counter()
         if not idle:
             made = self._run(work.partition, work.step, values, work.graph_slot)
         else:
@@ -247,7 +247,7 @@ class ChildChannel:
                 made = self._run(work.partition, work.step, values, work.graph_slot)
             finally:
                 self._courier.take_back()
-        self._idleness.end(work.partition, begun)
+        self._idleness.ended(work.partition, time.perf_counter() - started)
         return made
 
     def _encoded(self, work: Work, made: Sequence[Sequence[Any]]) -> _Post:

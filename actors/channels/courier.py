@@ -1,4 +1,4 @@
-"""Who takes what comes in, and sends what was left behind, while the thread that it belongs to waits for a device."""
+"""Who takes what comes in, and sends what was left behind, while the thread it belongs to waits for a device."""
 
 from __future__ import annotations
 

@@ -89,27 +89,23 @@ def test_what_a_turn_raises_is_the_owners_to_hear(desk: Desk) -> None:
         desk.courier.check()
 
 
-def test_a_partition_is_idle_once_it_took_long_and_was_not_at_work() -> None:
+def test_a_partition_is_idle_once_it_took_long_twice_and_was_not_at_work() -> None:
     idleness = Idleness()
-    idleness.note(1, 5 * LONG_S, None)
+    idleness.note(1, 5 * LONG_S, 0.0)
     assert 1 not in idleness
     idleness.note(1, 5 * LONG_S, LONG_S)
     assert 1 in idleness
     assert 2 not in idleness
 
 
-@pytest.mark.parametrize(("took_s", "used_s"), [(5 * LONG_S, 4 * LONG_S), (LONG_S / 2, LONG_S / 4)])
-def test_a_partition_that_works_or_is_short_is_idle_no_more(took_s: float, used_s: float) -> None:
+def test_a_partition_that_works_is_idle_no_more_and_neither_is_a_short_one() -> None:
     idleness = Idleness()
-    idleness.note(1, 5 * LONG_S, None)
-    idleness.note(1, 5 * LONG_S, 0.0)
+    for _ in range(2):
+        idleness.note(1, 5 * LONG_S, 0.0)
+        idleness.note(2, 5 * LONG_S, 0.0)
     assert 1 in idleness
-    idleness.note(1, took_s, used_s)
+    assert 2 in idleness
+    idleness.note(1, 5 * LONG_S, 4 * LONG_S)
+    idleness.ended(2, LONG_S / 2)
     assert 1 not in idleness
-
-
-def test_the_processor_is_asked_for_only_where_it_took_long_before() -> None:
-    idleness = Idleness()
-    assert idleness.begin(1)[1] is None
-    idleness.note(1, 5 * LONG_S, None)
-    assert idleness.begin(1)[1] is not None
+    assert 2 not in idleness

@@ -40,25 +40,27 @@ def until(reached: Callable[[], bool], limit_s: float = 20.0) -> None:
 
 
 def test_what_a_partition_has_made_arrives_while_the_next_one_waits() -> None:
-    begun, over = threading.Event(), threading.Event()
+    launched, begun, over = threading.Event(), threading.Event(), threading.Event()
 
     def compute(partition: int, step: int, values: list[Any]) -> list[Any]:
-        if step == STEADY + 1:
+        if step == STEADY:
+            assert launched.wait(20)
+        if step == STEADY + 2:
             begun.set()
             assert over.wait(20)
-        if step == STEADY:
-            until(lambda: len(net.children[0]._mailbox) > 0)  # the next one's parcel came in meanwhile
         return values
 
     with Net([0], compute) as net:
         for step in range(1, STEADY):
             net.run(step, vector(step))
-        flights = [net.launch(step, vector(step)) for step in (STEADY, STEADY + 1)]
+        flights = [net.launch(step, vector(step)) for step in range(STEADY, STEADY + 3)]
+        launched.set()
         assert begun.wait(20)
-        assert net.get(flights[0])[0].tolist() == vector(STEADY).tolist()
-        assert not flights[1].over
+        for flight in flights[:2]:
+            assert net.get(flight)[0].tolist() == vector(flight.step).tolist()
+        assert not flights[2].over
         over.set()
-        assert net.get(flights[1])[0].tolist() == vector(STEADY + 1).tolist()
+        assert net.get(flights[2])[0].tolist() == vector(STEADY + 2).tolist()
 
 
 @pytest.mark.parametrize("n", [4, 50_000])
