@@ -156,7 +156,8 @@ class ChildChannel:
                 return
             self._compute(work, idle)
             if mailbox.empty and self._post is None:
-                self._deliver()
+                if self._left:
+                    self._deliver()
                 return  # what has come meanwhile is found by whoever waits for it
             if idle and self._courier is not None:
                 self._courier.check()
@@ -219,7 +220,12 @@ class ChildChannel:
                 else:
                     process = self._endpoint.process(peer)
                     values.append(self._incoming.open(peer, process, attempt, packed))
-            made = self._made(work, values, idle)
+            started = time.perf_counter()
+            if idle:
+                made = self._run_apart(work, values)
+            else:
+                made = self._run(work.partition, step, values, work.graph_slot)
+            self._idleness.ended(work.partition, time.perf_counter() - started)
             del values
             bodies = None if outline is None else outline.bodies(made)
             if bodies is None:
@@ -231,24 +237,23 @@ class ChildChannel:
         if self._post is not None:
             self._mail(self._post)
         elif outline is not None and bodies is not None:
-            self._left += outline.messages(step, attempt, bodies)
+            messages = outline.messages(step, attempt, bodies)
+            if idle:
+                self._left += messages
+            else:
+                for peer, message in messages:
+                    self._endpoint.send(peer, message)
             self._posted(work)
 
-    def _made(self, work: Work, values: Sequence[Sequence[Any]], idle: bool) -> list[list[Any]]:
-        """Run it, with the desk lent where it is idle."""
-        started = time.perf_counter()
-        if not idle:
-            made = self._run(work.partition, work.step, values, work.graph_slot)
-        else:
-            if self._courier is None:
-                self._courier = Courier(self._endpoint.fileno(), self._errand)
-            self._courier.lend()
-            try:
-                made = self._run(work.partition, work.step, values, work.graph_slot)
-            finally:
-                self._courier.take_back()
-        self._idleness.ended(work.partition, time.perf_counter() - started)
-        return made
+    def _run_apart(self, work: Work, values: Sequence[Sequence[Any]]) -> list[list[Any]]:
+        """Run it, with the desk lent."""
+        if self._courier is None:
+            self._courier = Courier(self._endpoint.fileno(), self._errand)
+        self._courier.lend()
+        try:
+            return self._run(work.partition, work.step, values, work.graph_slot)
+        finally:
+            self._courier.take_back()
 
     def _encoded(self, work: Work, made: Sequence[Sequence[Any]]) -> _Post:
         sends = self._routes.sends[work.partition]
