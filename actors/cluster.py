@@ -34,6 +34,10 @@ HEALTH_CHECKS = {
 }
 """A dead node is noticed after about 2 s; Ray's defaults take 16 s."""
 
+NICENESS = {"worker_niceness": 0}
+"""Children wait for nobody: Ray's default, 15, has each message to the driver take the processor from the child that
+sends it."""
+
 WAIT = (
     {"wait_for_processes": True} if "wait_for_processes" in inspect.signature(ray.shutdown).parameters else {}
 )
@@ -211,7 +215,7 @@ def _start(store_bytes: int | None, log_to_driver: bool) -> _Session:
         "num_cpus": len(os.sched_getaffinity(0)),
         "object_store_memory": store,
         "_temp_dir": str(directory),
-        "_system_config": dict(HEALTH_CHECKS),  # Ray writes into it
+        "_system_config": {**HEALTH_CHECKS, **NICENESS},  # Ray writes into it
     }
     if store > shared_memory:
         arguments["_plasma_directory"] = str(directory)  # slower, but Ray refuses to start otherwise

@@ -104,6 +104,21 @@ class Mending:
         return list(self._held.members.values())
 
     # -- steps ---------------------------------------------------------------------------------------------------
+    @property
+    def quiet(self) -> bool:
+        """Whether there is nothing to be done, and nothing that a step would have to hear of."""
+        return not (
+            self.closed
+            or self._todo
+            or self._starting
+            or self.lost
+            or self._forgotten is not None
+            or self._given_up
+            or not self._rebuilding.asked
+            or self._checkpoints.due is not None
+            or any(member.over for member in self._held.members.values())
+        )
+
     def launched(self, step: int) -> None:
         """A step's calls will follow. Children that died idle are brought back first. Raises: ChildDiedError."""
         machine = self.machine

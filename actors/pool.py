@@ -27,12 +27,13 @@ from actors.relocation import Relocation
 from actors.replaying import issue
 from actors.resources import RayOptions
 from actors.roads import ChannelFlight, Roads, Transport
+from actors.underway import Underway
 from hetero.errors import ChildDiedError, ClosedError, HeteroError, StepTimeoutError, TransportError
 from hetero.options import RuntimeOptions
 from hetero.planner.plan import Plan
 from hetero.providers.base import ProviderConfig
 from hetero.runtime.child import Value, value_bytes
-from hetero.runtime.children import Children, ParcelRef, PlannedCall, Planner, T
+from hetero.runtime.children import Attend, Children, Ended, ParcelRef, PlannedCall, Planner, T
 from hetero.runtime.device_buffers import BufferChange
 from hetero.runtime.pins import Binding
 from hetero.runtime.state import StateChange, StateSpec
@@ -238,6 +239,41 @@ class RayChildren(Children):
         back = {k: RayParcel(step, None) for k in sends_back}
         record.planned = lambda: _calls(step, given, calls, back, graph_slot)
         return list(back.values())
+
+    def launch_nowait(
+        self,
+        step: int,
+        given: Mapping[int, Sequence[Value]],
+        calls: Sequence[PlannedCall],
+        sends_back: Sequence[int],
+        graph_slot: str,
+        ended: Ended,
+    ) -> Attend | None:
+        mending, roads = self._mending, self._held.roads
+        if not sends_back or self._elements.senders or self._options.step_timeout_s:
+            return None  # as in `launch`; or somebody has to look at the time
+        if not mending.lock.acquire(blocking=False):
+            return None
+        try:
+            if not mending.quiet or mending.machine is None:
+                return None
+            self.begin(step)
+            try:
+                flight = roads.launch_nowait(step, given, sends_back, graph_slot)
+            except HeteroError:  # whoever tries again is told
+                flight = None
+            if flight is None:
+                mending.dropped(step)
+                return None
+            record = self._journal.record(step)
+            record.flight = flight
+            back = {k: RayParcel(step, None) for k in sends_back}
+            record.planned = lambda: _calls(step, given, calls, back, graph_slot)
+            underway = Underway(mending, step, flight, list(back.values()), ended)
+            flight.flight.when_over(underway.over)
+            return flight.attend
+        finally:
+            mending.lock.release()
 
     def get(self, parcels: Sequence[ParcelRef], timeout_s: float | None) -> list[list[Value]]:
         """As Children says; arrays are the caller's own, so that keeping them holds nothing in the object store."""

@@ -51,6 +51,11 @@ class Rebuilding:
         """The journal's steps were given to the children."""
         self._replayed = True
 
+    @property
+    def asked(self) -> bool:
+        """Whether `outcome` knows already: it has nothing to wait for."""
+        return not self._replayed
+
     def outcome(self) -> bool | NotRestored | NotReplayed:
         """True: the states are what the finished steps have led to. False: that is not known yet, ask again."""
         if not self._replayed:

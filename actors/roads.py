@@ -11,7 +11,8 @@ import ray
 import ray.exceptions as rex
 
 from actors.channels.cards import Card
-from actors.channels.driver import DriverChannel, Flight
+from actors.channels.driver import DriverChannel
+from actors.channels.flight import Flight
 from actors.channels.routes import driver_routes
 from hetero.errors import ChildDiedError, HeteroError, TransportError
 from hetero.planner.plan import Plan
@@ -40,6 +41,15 @@ class ChannelFlight:
     def get(self, timeout_s: float | None) -> list[list[Any]]:
         """The contents of its parcels, in order. Raises: as DriverChannel.get."""
         arrived = self.channel.get(self.flight, timeout_s)
+        return [arrived[k] for k in self.sends_back]
+
+    def attend(self, timeout_s: float | None) -> None:
+        """As DriverChannel.attend."""
+        self.channel.attend(self.flight, timeout_s)
+
+    def taken(self) -> list[list[Any]]:
+        """The contents of its parcels once it has ended well, which is not waited for."""
+        arrived = self.channel.taken(self.flight)
         return [arrived[k] for k in self.sends_back]
 
     def drop(self) -> None:
@@ -129,6 +139,16 @@ class Roads:
             return None
         flight = channel.launch(step, given(), graph_slot, timeout_s)
         return ChannelFlight(channel, flight, tuple(sends_back))
+
+    def launch_nowait(
+        self, step: int, given: Mapping[int, Sequence[Any]], sends_back: Sequence[int], graph_slot: str
+    ) -> ChannelFlight | None:
+        """As `launch`, over channels that are open, where nothing has to be waited for; else None."""
+        channel = self._channel
+        if channel is None or channel.broken is not None:
+            return None
+        flight = channel.launch_nowait(step, given, graph_slot)
+        return None if flight is None else ChannelFlight(channel, flight, tuple(sends_back))
 
     @property
     def broken(self) -> bool:

@@ -8,7 +8,7 @@ import os
 import sys
 import threading
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
@@ -39,7 +39,7 @@ from hetero.planner.plan import Parcel, Plan
 from hetero.planner.planner import Wishes, graph_of
 from hetero.providers.base import Provider
 from hetero.providers.registry import ProviderLike, resolve
-from hetero.routes import Only
+from hetero.routes import Only, Routes
 from hetero.runtime.children import Children, InlineChildren, ParcelRef
 from hetero.runtime.extensions import extension_operations
 from hetero.runtime.pins import Binding
@@ -182,6 +182,7 @@ class HeterogeneousExecutor:
         self._turns = threading.Lock()
         self._closing = self._closed = False
         self._pool: ThreadPoolExecutor | None = None
+        self._underway: set[Future[dict[str, Any]]] = set()
         self._inline = children == "inline"
         self._children = self._start(chosen, transport, dict(ray_options or {}))
 
@@ -256,21 +257,82 @@ class HeterogeneousExecutor:
         """
         names = self._names(output_names)
         values = None if self._state is not None else self._feeds.check(feeds)
-        future = StepFuture()
-        if not in_event_loop():  # there the number of workers is what bounds the steps
+        waits = not in_event_loop()  # there the number of workers is what bounds the steps
+        future = StepFuture(self._ended if waits else None)
+        if waits:
             self._slots.get()
-            future.add_done_callback(lambda _: self._slots.put(None))
         try:
             with self._counting:  # a close meanwhile would refuse it with an error of the pool's own
                 workers = self._workers()
                 if values is None:
                     workers.submit(future.fulfil, self._stateful, feeds, names, graph_slot)
-                else:
-                    workers.submit(future.fulfil, self._step, next(self._steps), values, names, graph_slot)
+                    return future
+                step = next(self._steps)
+                if not waits:
+                    workers.submit(future.fulfil, self._step, step, values, names, graph_slot)
+                    return future
+                self._underway.add(future)  # which a close waits for
+            if not self._begun(future, step, values, names, graph_slot, workers):
+                workers.submit(future.fulfil, self._step, step, values, names, graph_slot)
         except BaseException:
             future.cancel()
             raise
         return future
+
+    def _ended(self, future: Future[dict[str, Any]]) -> None:
+        """A step that has had its turn among those in flight gives it back."""
+        self._underway.discard(future)
+        self._slots.put(None)
+
+    def _begun(
+        self,
+        future: StepFuture,
+        step: int,
+        values: dict[str, Any],
+        names: Sequence[str],
+        graph_slot: str,
+        workers: ThreadPoolExecutor,
+    ) -> bool:
+        """Begin a step in this thread where that need not wait for anything: whoever receives its outputs ends it then,
+        and a worker only where there is something to wait for after all."""
+        if self._inline or self._classes:
+            return False
+        routes = self._failover.routes[0]
+
+        def ended(parcels: Sequence[ParcelRef], arrived: Sequence[Sequence[Any]] | None) -> None:
+            if arrived is None:
+                workers.submit(future.fulfil, self._awaited, step, values, names, parcels)
+                return
+            self._count("steps")
+            outputs = self._outputs(values, names, routes, arrived)
+            if not future.fulfilled(outputs):
+                workers.submit(future.fulfil, lambda: outputs)
+
+        given = {parcel.id: [values[v] for v in parcel.values] for parcel in routes.from_caller}
+        children, sends_back = self._children, routes.sends_back
+        attend = children.launch_nowait(step, given, routes.calls, sends_back, graph_slot, ended)
+        if attend is not None:
+            future.begun(attend)
+        return attend is not None
+
+    def _awaited(
+        self, step: int, values: dict[str, Any], names: Sequence[str], parcels: Sequence[ParcelRef]
+    ) -> dict[str, Any]:
+        """What comes of a step that was begun elsewhere, and did not end as it mostly does."""
+        try:
+            arrived = self._children.get(parcels, self.options.step_timeout_s or None)
+        except BaseException as error:
+            self._failed(step, error)
+            raise
+        self._count("steps")
+        return self._outputs(values, names, self._failover.routes[0], arrived)
+
+    def _outputs(
+        self, values: dict[str, Any], names: Sequence[str], routes: Routes, arrived: Sequence[Sequence[Any]]
+    ) -> dict[str, Any]:
+        for parcel, got in zip(routes.to_caller, arrived, strict=True):
+            values.update(zip(parcel.values, got, strict=True))
+        return {name: values[name] if name in values else self._weights[name] for name in names}
 
     def map(
         self, batches: Batches, *, max_in_flight: int = 4, output_names: Sequence[str] | None = None
@@ -343,11 +405,7 @@ class HeterogeneousExecutor:
             else:
                 self._step_in_parcels(section, step, values, graph_slot, binding)
         except BaseException as error:
-            self._count("failed_steps")
-            if not self._closed:
-                self._children.drop(step)
-            if isinstance(error, HeteroError):
-                error.at(step=step)
+            self._failed(step, error)
             raise
         self._count("steps")
         if only is not None:
@@ -356,6 +414,14 @@ class HeterogeneousExecutor:
             for sent, got in zip(only.sends, left, strict=True):
                 values.update(zip(sent, got, strict=True))
         return {name: values[name] if name in values else self._weights[name] for name in names}
+
+    def _failed(self, step: int, error: BaseException) -> None:
+        """Nothing is left of a step that has failed; the error says which it was."""
+        self._count("failed_steps")
+        if not self._closed:
+            self._children.drop(step)
+        if isinstance(error, HeteroError):
+            error.at(step=step)
 
     def _fitting(self, values: Mapping[str, Any]) -> int:
         """The plan's section for the first shape class that a step with these inputs belongs to."""
@@ -578,6 +644,7 @@ class HeterogeneousExecutor:
             return
         with self._counting:
             self._closing = True
+        wait(tuple(self._underway))
         if self._pool is not None:
             self._pool.shutdown(wait=True)
         self._closed = True

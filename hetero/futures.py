@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+import time
 from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Generator, Iterable, Iterator, Mapping
 from concurrent.futures import Future
@@ -18,12 +20,56 @@ class StepFuture(Future[Outputs]):
     """The outputs of one step: `result(timeout)` in a thread, `await` in a coroutine. `cancel` keeps a step from
     beginning; one that runs already goes on."""
 
+    def __init__(self, release: Callable[[Future[Outputs]], object] | None = None) -> None:
+        """`release` is called with it once the step is done, or cancelled, in whichever thread that is; it waits for
+        nothing."""
+        super().__init__()
+        self._attend: Callable[[float | None], object] | None = None
+        self._deciding = threading.Lock()
+        self._heard = False
+        if release is not None:
+            super().add_done_callback(release)
+
+    def add_done_callback(self, fn: Callable[[Future[Outputs]], object]) -> None:
+        """As Future says."""
+        with self._deciding:
+            self._heard = True
+        super().add_done_callback(fn)
+
+    def result(self, timeout: float | None = None) -> Outputs:
+        """As Future says; meanwhile this thread helps."""
+        attend = self._attend
+        if attend is not None and not self.done():
+            started = time.monotonic()
+            attend(timeout)
+            if timeout is not None:
+                timeout = max(0.0, timeout - (time.monotonic() - started))
+        return super().result(timeout)
+
+    def begun(self, attend: Callable[[float | None], object]) -> None:
+        """It has begun, and cannot be cancelled any more; it may have ended as well. `attend`: as Attend."""
+        with self._deciding:
+            self._attend = attend
+            if not (self.running() or self.done()):
+                self.set_running_or_notify_cancel()
+
+    def fulfilled(self, outputs: Outputs) -> bool:
+        """Have these outputs, in a thread that must not be held up; False, and nothing has happened, where somebody is
+        to be called, who might do that."""
+        with self._deciding:  # who comes from now on finds it done, and is called by whoever adds it
+            if self._heard:
+                return False
+            self.set_result(outputs)
+            return True
+
     def __await__(self) -> Generator[Any, None, Outputs]:
         return asyncio.wrap_future(self).__await__()
 
     def fulfil(self, call: Callable[..., Outputs], *arguments: Any) -> None:
         """Have the outcome of the call, unless it was cancelled before."""
-        if not self.set_running_or_notify_cancel():
+        with self._deciding:
+            runs = self.running() or self.set_running_or_notify_cancel()
+        if not runs:
             return
         try:
             outputs = call(*arguments)

@@ -52,6 +52,7 @@ class RemoteExecutor(HeterogeneousExecutor):
             self._slots.put(None)
         self._counting = threading.Lock()
         self._spans: list[Span] = []
+        self._underway = set()
         self._pool = self._state = None  # state is bound over there
         self._inline = self._closing = self._closed = False
         self._gateway = open_gateway(packed(model), there, self.options.max_in_flight, ray_options)

@@ -11,8 +11,10 @@ from typing import Any
 
 from actors.channels.bodies import Incoming, Limits, Outgoing
 from actors.channels.cards import Card
+from actors.channels.courier import Courier
 from actors.channels.endpoint import wait_connected
 from actors.channels.faults import fault_of
+from actors.channels.idleness import Idleness
 from actors.channels.intake import Arrived, Event, PeerLost
 from actors.channels.mailbox import Arrival, Mailbox, Work
 from actors.channels.messages import Abort, Begin, Ended, Failed, Lost, Message, Packed, Sent, Settled
@@ -38,7 +40,10 @@ class _Post:
 
 class ChildChannel:
     """Runs in a thread of its own, from `connect` to `close`. Partitions of one child run one after the other, steps in
-    the driver's order; while something made here waits for credit, no further partition runs."""
+    the driver's order; while something made here waits for credit, no further partition runs.
+
+    While a partition waits for its device, a courier takes what comes in, and sends what the one before has made.
+    """
 
     def __init__(
         self,
@@ -66,6 +71,10 @@ class ChildChannel:
         self._incoming = Incoming(limits)
         self._steady = {partition: Steady(partition, sends) for partition, sends in routes.sends.items()}
         self._post: _Post | None = None
+        self._left: list[tuple[int, Message]] = []
+        """Messages that the next partition need not wait for."""
+        self._idleness = Idleness()
+        self._courier: Courier | None = None
         self._arrivals = {kind: 0 for kind in Arrival if kind is not Arrival.KEPT}
         self._closing = False
         self._thread: threading.Thread | None = None
@@ -121,11 +130,16 @@ class ChildChannel:
             self._handle(early)
             self._advance()
             while not self._closing:
+                if self._courier is not None:
+                    self._courier.rest()
                 self._handle(self._endpoint.poll(None))
                 self._advance()
+            self._deliver()
         finally:
             # The driver is gone, or wants this to end, or this failed, which peers must hear of. What they hold of
             # our blocks stays mapped over there.
+            if self._courier is not None:
+                self._courier.close()
             self._endpoint.close()
 
     def _advance(self) -> None:
@@ -135,12 +149,31 @@ class ChildChannel:
             if self._post is not None and not self._mail(self._post):
                 return
             work = mailbox.next()
+            idle = work is not None and work.partition in self._idleness
+            if self._left and not idle:
+                self._deliver()
             if work is None:
                 return
-            self._compute(work)
+            self._compute(work, idle)
             if mailbox.empty and self._post is None:
+                if self._left:
+                    self._deliver()
                 return  # what has come meanwhile is found by whoever waits for it
-            self._handle(self._endpoint.poll(0))
+            if idle and self._courier is not None:
+                self._courier.check()
+            else:
+                self._deliver()
+                self._handle(self._endpoint.poll(0))
+
+    def _errand(self) -> None:
+        """The courier's turn."""
+        self._deliver()
+        self._handle(self._endpoint.poll(0))
+
+    def _deliver(self) -> None:
+        left, self._left = self._left, []
+        for peer, message in left:
+            self._endpoint.send(peer, message)
 
     def _handle(self, events: Sequence[Event]) -> None:
         for event in events:
@@ -175,7 +208,8 @@ class ChildChannel:
                 self._endpoint.counters.malformed += 1
 
     # -- partitions ----------------------------------------------------------------------------------------------
-    def _compute(self, work: Work) -> None:
+    def _compute(self, work: Work, idle: bool) -> None:
+        """Run a partition. `idle`: it will wait for its device, and need not wait for what is left to be sent."""
         step, attempt = work.step, work.attempt
         outline = self._steady[work.partition].outlines.get(work.graph_slot)
         try:
@@ -186,7 +220,12 @@ class ChildChannel:
                 else:
                     process = self._endpoint.process(peer)
                     values.append(self._incoming.open(peer, process, attempt, packed))
-            made = self._run(work.partition, step, values, work.graph_slot)
+            started = time.perf_counter()
+            if idle:
+                made = self._run_apart(work, values)
+            else:
+                made = self._run(work.partition, step, values, work.graph_slot)
+            self._idleness.ended(work.partition, time.perf_counter() - started)
             del values
             bodies = None if outline is None else outline.bodies(made)
             if bodies is None:
@@ -198,9 +237,23 @@ class ChildChannel:
         if self._post is not None:
             self._mail(self._post)
         elif outline is not None and bodies is not None:
-            for peer, message in outline.messages(step, attempt, bodies):
-                self._endpoint.send(peer, message)
+            messages = outline.messages(step, attempt, bodies)
+            if idle:
+                self._left += messages
+            else:
+                for peer, message in messages:
+                    self._endpoint.send(peer, message)
             self._posted(work)
+
+    def _run_apart(self, work: Work, values: Sequence[Sequence[Any]]) -> list[list[Any]]:
+        """Run it, with the desk lent."""
+        if self._courier is None:
+            self._courier = Courier(self._endpoint.fileno(), self._errand)
+        self._courier.lend()
+        try:
+            return self._run(work.partition, work.step, values, work.graph_slot)
+        finally:
+            self._courier.take_back()
 
     def _encoded(self, work: Work, made: Sequence[Sequence[Any]]) -> _Post:
         sends = self._routes.sends[work.partition]
@@ -240,9 +293,9 @@ class ChildChannel:
         return True
 
     def _posted(self, work: Work) -> None:
-        """All that the partition has made is sent."""
+        """All that the partition has made is sent, or left to be."""
         if work.last and self._routes.silent:
-            self._endpoint.send(CALLER, Ended(work.step, work.attempt))
+            self._left.append((CALLER, Ended(work.step, work.attempt)))
         if not work.last:
             self._mailbox.done(work)
         elif self._incoming.reading:

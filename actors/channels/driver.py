@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict
 from typing import Any, TypeVar
 
@@ -15,10 +14,11 @@ from actors.channels.bodies import Incoming, Limits, Outgoing
 from actors.channels.cards import Card
 from actors.channels.endpoint import wait_connected
 from actors.channels.faults import error_of
+from actors.channels.flight import Flight
 from actors.channels.intake import Arrived, Event, PeerLost
 from actors.channels.messages import Abort, Begin, Ended, Failed, Lost, Message, Packed, Sent, Settled
 from actors.channels.routes import DriverRoutes
-from actors.channels.steady import Steady
+from actors.channels.steady import Outline, Steady
 from actors.channels.tampering import make_endpoint
 from actors.channels.turns import Turns
 from actors.channels.wire import Encoded, arrays_in, encode
@@ -29,43 +29,6 @@ from hetero.types import SequenceValue
 T = TypeVar("T")
 PATIENCE_S = 0.5
 """How long after a child has lost another the driver waits to lose it too, before it blames the way between them."""
-
-
-class Flight:
-    """An attempt under way. `missing`: parcels and children (as ("child", k)) that it waits for.
-
-    `arrived`: parcels that came back, in memory of the caller's own. `waits`: somebody waits for it and does not lead.
-    """
-
-    __slots__ = ("_bell", "arrived", "attempt", "error", "missing", "step", "waits")
-
-    def __init__(self, step: int, attempt: int, missing: set[Any]) -> None:
-        self.step, self.attempt, self.missing = step, attempt, missing
-        self.arrived: dict[int, list[Any]] = {}
-        self.error: HeteroError | None = None
-        self.waits = False
-        self._bell: threading.Lock | None = None
-
-    @property
-    def over(self) -> bool:
-        """Whether it has ended, well or not."""
-        return not self.missing or self.error is not None
-
-    def wait(self, timeout_s: float | None) -> None:
-        """Wait for `ring`, unless it is over."""
-        bell = threading.Lock()
-        bell.acquire()
-        self._bell, self.waits = bell, True  # first: whoever ends it after we have looked sees the bell
-        if not self.over:
-            bell.acquire(timeout=-1 if timeout_s is None else timeout_s)
-        self._bell, self.waits = None, False
-
-    def ring(self) -> None:
-        """Have whoever waits look again."""
-        bell = self._bell
-        if bell is not None:
-            with suppress(RuntimeError):  # it is rung already
-                bell.release()
 
 
 class DriverChannel:
@@ -116,6 +79,13 @@ class DriverChannel:
             raise failures[0]
 
     # -- steps ---------------------------------------------------------------------------------------------------
+    def launch_nowait(self, step: int, given: Mapping[int, Sequence[Any]], graph_slot: str) -> Flight | None:
+        """As `launch`, where nothing has to be waited for: small parcels, like those of the step before; else None."""
+        contents = [given[parcel] for parcel in self._routes.given]
+        outline = self._steady.outlines.get(graph_slot)
+        bodies = None if outline is None else outline.bodies(contents)
+        return None if bodies is None else self._launched(step, graph_slot, outline, bodies, (), None)
+
     def launch(
         self, step: int, given: Mapping[int, Sequence[Any]], graph_slot: str, timeout_s: float | None = None
     ) -> Flight:
@@ -126,9 +96,22 @@ class DriverChannel:
         contents = [given[parcel] for parcel in self._routes.given]
         outline = self._steady.outlines.get(graph_slot)
         bodies = None if outline is None else outline.bodies(contents)
+        encoded: Sequence[Encoded] = ()
         if bodies is None:
             encoded = [encode(values) for values in contents]
             self._steady.sent(graph_slot, contents, encoded)
+        return self._launched(step, graph_slot, outline, bodies, encoded, timeout_s)
+
+    def _launched(
+        self,
+        step: int,
+        graph_slot: str,
+        outline: Outline | None,
+        bodies: Sequence[bytes] | None,
+        encoded: Sequence[Encoded],
+        timeout_s: float | None,
+    ) -> Flight:
+        """Begin it with what was encoded, or with bodies that the outline describes."""
         with self._launching:
             if self.broken is not None:
                 self._check()
@@ -196,6 +179,21 @@ class DriverChannel:
                 flight.wait(left)
         if flight.error is not None:
             raise flight.error
+        return self.taken(flight)
+
+    def attend(self, flight: Flight, timeout_s: float | None) -> None:
+        """Take what comes in until this flight is over, or the time is, or not at all: another thread does already."""
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        if not flight.over and self._turns.lead():
+            try:
+                self._lead(flight, deadline)
+            finally:
+                self._turns.leave()
+                if len(self._flights) > 1:
+                    self._call_next()
+
+    def taken(self, flight: Flight) -> dict[int, list[Any]]:
+        """The outputs of a flight that has ended well, by parcel; it is forgotten."""
         with self._guard:
             self._flights.pop(flight.attempt, None)
         return flight.arrived
@@ -343,13 +341,13 @@ class DriverChannel:
                     self._fail(flight, error)
                     continue
                 flight.missing.discard(packed.parcel)
-                if not flight.missing and flight.waits:
-                    flight.ring()
+                if not flight.missing:
+                    flight.ended()
 
     def _progress(self, flight: Flight, what: Any) -> None:
         flight.missing.discard(what)
         if not flight.missing:
-            flight.ring()
+            flight.ended()
 
     def _fail(self, flight: Flight, error: Exception) -> None:
         """The first failure is the step's; the other children need not wait until the caller has looked."""
@@ -357,7 +355,7 @@ class DriverChannel:
             error.__traceback__ = None  # its frames may hold a body
             flight.error = error if isinstance(error, HeteroError) else TransportError(f"no memory: {error}")
             self._abort(flight)
-            flight.ring()
+            flight.ended()
 
     def _flight(self, step: int, attempt: int) -> Flight | None:
         flight = self._flights.get(attempt)
@@ -390,7 +388,7 @@ class DriverChannel:
         for flight in flights:
             if flight.error is None and flight.missing:
                 flight.error = _again(error)
-                flight.ring()
+                flight.ended()
         self._outgoing.notify()
         self._endpoint.wake()  # whoever leads may wait for one of these
 

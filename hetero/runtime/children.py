@@ -22,6 +22,8 @@ PlannedCall: TypeAlias = tuple[Partition, Sequence[int], Sequence[int]]
 """A partition, and the numbers of the parcels that it receives and sends."""
 ParcelRef = Any
 """A parcel that lies somewhere: a list of values here, an object reference elsewhere."""
+Ended: TypeAlias = Callable[[Sequence[ParcelRef], "list[list[Value]] | None"], None]
+Attend: TypeAlias = "Callable[[float | None], None]"
 T = TypeVar("T")
 
 
@@ -87,6 +89,21 @@ class Children(ABC):
         """Begin a whole step where children send to each other: `given` parcels of the caller's, by number; returns
         those that come back, as numbered in `sends_back`. None: it has to be `call`ed partition by partition, as
         `calls` says."""
+        return None
+
+    def launch_nowait(
+        self,
+        step: int,
+        given: Mapping[int, Sequence[Value]],
+        calls: Sequence[PlannedCall],
+        sends_back: Sequence[int],
+        graph_slot: str,
+        ended: Ended,
+    ) -> Attend | None:
+        """As `launching` and `launch`, where nothing has to be waited for, now or by whoever receives the outputs; else
+        None, and nothing has happened. `ended` is called once, from any thread, which it must not hold up: with
+        the parcels, and with their contents, or None where `get` has to be called for these. What is returned may be
+        called with a time: it helps to receive, until the step is over or that time is."""
         return None
 
     @abstractmethod

@@ -8,7 +8,8 @@ from typing import Any
 
 from actors.channels.bodies import Limits
 from actors.channels.child import ChildChannel
-from actors.channels.driver import DriverChannel, Flight
+from actors.channels.driver import DriverChannel
+from actors.channels.flight import Flight
 from actors.channels.routes import ChildRoutes, DriverRoutes
 from hetero.planner.plan import CALLER
 

@@ -1,0 +1,41 @@
+"""Which partitions leave the processor alone most of the time: those that wait for a device."""
+
+from __future__ import annotations
+
+import time
+
+LONG_S = 1e-3
+"""What takes less is not worth to be looked at: to ask is a system call."""
+
+
+class Idleness:
+    """By partition, as it was last time."""
+
+    def __init__(self) -> None:
+        self._long: set[int] = set()
+        self._idle: set[int] = set()
+        self._used_s = 0.0
+        """Of the processor, by this thread, when that was last asked."""
+
+    def __contains__(self, partition: int) -> bool:
+        """Whether this thread was idle for more than half of the time."""
+        return partition in self._idle
+
+    def ended(self, partition: int, took_s: float) -> None:
+        """The partition has ended in this thread; it took so long."""
+        if took_s < LONG_S:
+            if partition in self._long:
+                self._long.discard(partition)
+                self._idle.discard(partition)
+        else:
+            before, self._used_s = self._used_s, time.thread_time()
+            self.note(partition, took_s, self._used_s - before)
+
+    def note(self, partition: int, took_s: float, used_s: float) -> None:
+        """It took so long; so much of the processor was used since that was last asked."""
+        if partition not in self._long:
+            self._long.add(partition)
+        elif used_s < took_s / 2:
+            self._idle.add(partition)
+        else:
+            self._idle.discard(partition)
