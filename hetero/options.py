@@ -29,7 +29,8 @@ class RuntimeOptions:
     fuse_elementwise: bool = True
     """Run neighbouring float32 elementwise instructions as one call, where the provider can."""
     share_repeats: bool = True
-    """On the host, multiply by heads that a model repeats (Expand, Reshape) where they lie, not by copies of them."""
+    """On the host, multiply by heads that a model repeats (Expand, Reshape) where they lie, not by copies of them, and
+    compute attention over them in one instruction."""
     reuse_buffers: bool = True
     """Share one buffer between values whose lives do not overlap."""
     release_dead: bool = True
