@@ -12,7 +12,6 @@ from hetero.errors import HeteroError, ProgramError
 from hetero.kernels.base import Call
 from hetero.kernels.quiet import bare
 from hetero.kernels.shifting import numbers_of, same_code
-from hetero.program.program import NO_SLOT
 from hetero.runtime.folding import KNOWN_LIMIT_BYTES
 from hetero.runtime.operands import UINT8
 from hetero.runtime.rebinding import FOLDED, Made, of_kernel, rebound
@@ -38,8 +37,8 @@ class _Above(dict[int, Slot]):
         self._models = models
 
     def __missing__(self, index: int) -> Slot:
-        before = self._before[index]
-        model = super().get(self._models.get(index, NO_SLOT))
+        before, of = self._before[index], self._models.get(index)
+        model = None if of is None else self.get(of)
         if model is None:
             return before
         self[index] = made = Slot(
@@ -233,7 +232,7 @@ class Following(Regrowth):
 
     def _evaluated(self, step: Step) -> Made | None:
         """Fold an instruction as before; None where a kernel has to, or values are not known any more."""
-        every, op = self.live.every, step.run[0].op
+        every, instruction = self.live.every, step.run[0]
         operands = [every[index] for index in step.reads]
         values = [o.value for o in operands]
         definition = self.runner.analysis.kernels[step.record.start]
@@ -243,10 +242,10 @@ class Following(Regrowth):
             for value in values:
                 if value is None:
                     return None
-        small = evaluated(op, [o.spec for o in operands], values)
+        small = evaluated(instruction.op, [o.spec for o in operands], values)
         if small is None or small.nbytes > KNOWN_LIMIT_BYTES:
             return None
-        index = step.run[0].outputs[0]
+        index = instruction.outputs[0]
         if step.steady:
             old = every[index].value
             alike = old is not None and (old.dtype, old.shape) == (small.dtype, small.shape)

@@ -177,7 +177,8 @@ class Regrowth(Builder):
             section.captured.clear()
         for k in recorded:
             section.seams[k] = growing
-        section.shared = section.shared.difference(calls) | shared
+        if not shared or shared is not section.sharing:  # else they were the same calls, or fewer
+            section.shared, section.sharing = section.shared.difference(calls) | shared, shared
         for k, call in calls.items():
             section.calls[k] = call
         for captured in section.captured.values():
@@ -186,7 +187,7 @@ class Regrowth(Builder):
         section.tail = tail
         self._settle()
         slots = section.exit.slots
-        handed_on = [index for index in self._changed if index in slots]
+        handed_on = self._changed & slots.keys()
         if handed_on:
             for following in section.next.values():
                 following.close()

@@ -98,6 +98,8 @@ class Section:
     """How it is bound anew when it grows as it did last."""
     shared: frozenset[int] = frozenset()
     """Calls whose kernel is that of another instruction, which errors of the kernel's own may name."""
+    sharing: frozenset[int] = frozenset()
+    """Of these, the ones that it was last told of as a whole."""
     lent: dict[int, Array] = field(default_factory=dict)
     """Results that stay in this section's memory, by id."""
 
