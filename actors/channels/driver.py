@@ -168,14 +168,7 @@ class DriverChannel:
             left = None if deadline is None else deadline - time.monotonic()
             if left is not None and left <= 0:
                 raise StepTimeoutError("the step passed its deadline", step=flight.step)
-            if self._turns.lead():
-                try:
-                    self._lead(flight, deadline)
-                finally:
-                    self._turns.leave()
-                    if len(self._flights) > 1:
-                        self._call_next()
-            else:
+            if not self._led(flight, deadline):
                 flight.wait(left)
         if flight.error is not None:
             raise flight.error
@@ -184,13 +177,8 @@ class DriverChannel:
     def attend(self, flight: Flight, timeout_s: float | None) -> None:
         """Take what comes in until this flight is over, or the time is, or not at all: another thread does already."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        if not flight.over and self._turns.lead():
-            try:
-                self._lead(flight, deadline)
-            finally:
-                self._turns.leave()
-                if len(self._flights) > 1:
-                    self._call_next()
+        if not flight.over:
+            self._led(flight, deadline)
 
     def taken(self, flight: Flight) -> dict[int, list[Any]]:
         """The outputs of a flight that has ended well, by parcel; it is forgotten."""
@@ -244,6 +232,18 @@ class DriverChannel:
                     self._guarded(self._endpoint.take, self._endpoint.wait(0))
                 finally:
                     self._turns.pass_on()
+
+    def _led(self, flight: Flight, deadline: float | None) -> bool:
+        """Whether this thread could lead, and has, until this flight was over or the time was."""
+        if not self._turns.lead():
+            return False
+        try:
+            self._lead(flight, deadline)
+        finally:
+            self._turns.leave()
+            if len(self._flights) > 1:
+                self._call_next()
+        return True
 
     def _lead(self, flight: Flight, deadline: float | None) -> None:
         """Take what comes in, until this flight is over or the time is."""

@@ -13,13 +13,11 @@ import numpy as np
 from hetero.errors import KernelError, UnsupportedError
 from hetero.kernels import matmul_few, matmul_weighted, row_loops
 from hetero.kernels.base import Bind, Call, Compiled, computed, given, kernel, lookup, tensor
-from hetero.kernels.broadcasting import broadcasts_to
+from hetero.kernels.broadcasting import broadcasts_to, elements
 from hetero.kernels.fused import in_turn
 from hetero.kernels.jit import PARALLEL_ELEMENTS, enabled, floats_at, jit, prange
 from hetero.kernels.jit_lanes import add_weighted_at, dots_at, max_at, rows_at
-from hetero.kernels.matmul_few import is_few_rows
-from hetero.kernels.matmul_repeated import Repeating, folds_to, repeats, shared
-from hetero.kernels.matmul_weighted import is_weighted
+from hetero.kernels.matmul_repeated import Repeating, folds_to, integers, repeats, shared
 from hetero.kernels.quiet import Quiet, bare
 from hetero.kernels.row_loops import address, takes_rows
 from hetero.kernels.shifting import bind_words
@@ -41,8 +39,8 @@ _SCALED = {None: _NEITHER, "Mul": _MULTIPLIED, "Div": _DIVIDED}
 (
     _HEADS, _SHARE, _GROUPS, _ROWS, _DEPTH, _KEYS, _WIDTH, _QUERIES,
     _KEY, _KEY_BATCH, _KEY_GROUP, _KEY_STEP, _VALUE, _VALUE_BATCH, _VALUE_GROUP, _VALUE_STEP,
-    _SCALES, _FACTOR, _MASKS, _MASK_BATCH, _MASK_HEAD, _MASK_STEP, _SCORES, _OUT, _WORDS,
-) = range(25)  # fmt: skip
+    _SCALES, _FACTOR, _MASKS, _MASK_BATCH, _MASK_HEAD, _MASK_STEP, _SCORES, _OUT,
+) = range(24)  # fmt: skip
 """Places of the words: how many heads there are, batch and all, how many share a group of keys, and how many groups a
 batch has; sizes; addresses, and bytes from one to the next. `_SCALES` is one of the above."""
 
@@ -179,10 +177,11 @@ def _by_rows(op: Operation, steps: Attending, specs: Sequence[Spec], xp: Any) ->
     if keys is None or len(keys.own) != 4 or keys.at != 2:
         return None
     q, v = tensor(op, specs, Q), tensor(op, specs, V)
-    values = shared(steps.values, (_scores(q, keys.own[2]), v, *specs[6:9]), xp)
+    scores = _scores(q, keys.own[2])
+    values = shared(steps.values, (scores, v, *specs[6:9]), xp)
     if values is None or values.own[:-1] != keys.own[:-1] or values.at != 2 or values.times != keys.times:
         return None
-    if int(steps.softmax.attr("axis", -1)) % 4 != 3 or not _are_for(op, specs, xp):
+    if int(steps.softmax.attr("axis", -1)) % 4 != 3 or not _are_for(scores, specs, xp):
         return None
     batch, groups, _, depth = keys.own
     width, times = values.own[-1], keys.times
@@ -216,13 +215,13 @@ def _by_rows(op: Operation, steps: Attending, specs: Sequence[Spec], xp: Any) ->
         for k, shape in shapes.items():
             if others[k].shape != shape:  # type: ignore[union-attr]
                 return None
-        if not _are_enough(count) or any(_value(others[k]) != _value(specs[k]) for k in (3, 6)):
+        if not _are_enough(count) or any(integers(others[k]) != integers(specs[k]) for k in (3, 6)):
             return None
         for at, last, repeating in ((4, depth, steps.keys), (7, width, steps.values)):
-            if _value(others[at]) != (batch, groups, times, count, last):
+            if integers(others[at]) != (batch, groups, times, count, last):
                 return None
             whole = batch, groups * times, count, last
-            if not folds_to(repeating.reshape, _value(others[at + 1]), whole, keys.at):
+            if not folds_to(repeating.reshape, integers(others[at + 1]), whole, keys.at):
                 return None
         return output, _room(q, count)
 
@@ -246,34 +245,21 @@ def _room(q: TensorSpec, count: int) -> int:
     return carved_bytes((_scores(q, count).shape, _FLOAT32))
 
 
-def _value(spec: Spec) -> tuple[int, ...] | None:
-    value = spec.value if isinstance(spec, TensorSpec) else None
-    return None if value is None else tuple(value.tolist())
-
-
-def _are_for(op: Operation, specs: Sequence[Spec], xp: Any) -> bool:
-    """Whether the loops are for so many keys, this scale and this mask; the rest is as they want it."""
-    q, k, v, scale, mask = (specs[i] for i in (Q, K, V, SCALE, MASK))
-    assert isinstance(q, TensorSpec), "of a product that was looked at"
-    assert isinstance(k, TensorSpec), "of a product that was looked at"
-    assert isinstance(v, TensorSpec), "of a product that was looked at"
-    scores = _scores(q, k.shape[2])
-    *lead, rows, count = scores.shape
-    if not is_few_rows(xp, q.shape, (*lead, q.shape[-1], count), q.dtype):
+def _are_for(scores: TensorSpec, specs: Sequence[Spec], xp: Any) -> bool:
+    """Whether the loops, which are for both products, are for these rows, this scale and this mask too."""
+    rows, count = elements(scores.shape[:-1]), scores.shape[-1]
+    if not takes_rows(xp, rows, count, scores.dtype):
         return False
-    if not is_weighted(xp, scores.shape, (*lead, count, v.shape[-1]), q.dtype):
+    scale, mask = given(specs, SCALE), given(specs, MASK)
+    if scale is not None and (scale.dtype != _FLOAT32 or scale.size != 1 or len(scale.shape) > 4):
         return False
-    if not takes_rows(xp, lead[0] * lead[1] * rows, count, q.dtype) or not _are_enough(count):
-        return False
-    if isinstance(scale, TensorSpec) and (scale.dtype != _FLOAT32 or scale.size != 1 or len(scale.shape) > 4):
-        return False
-    if not isinstance(mask, TensorSpec):
+    if mask is None:
         return True
     return mask.dtype == _FLOAT32 and mask.shape[-1:] == (count,) and broadcasts_to(mask, scores.shape)
 
 
 def _are_enough(count: int) -> bool:
-    """Whether so many keys are for the loops, where other counts are."""
+    """Whether so many keys are for the loops, where other counts are: what `shared` and `takes_rows` ask of them."""
     fewest = max(matmul_few.FEWEST_COLUMNS, matmul_weighted.FEWEST_DEPTH)
     return fewest <= count <= row_loops.MOST_WIDTH and enabled()
 

@@ -91,7 +91,7 @@ def shared(steps: Repeating, specs: Sequence[Spec], xp: Any) -> Shared | None:
 
     A decoder asks this for each of its tokens: it takes a third of the time of compiling every step by itself.
     """
-    a, base, axes, spread, wanted = (specs[0], specs[1], *map(_numbers, specs[2:]))
+    a, base, axes, spread, wanted = (specs[0], specs[1], *map(integers, specs[2:]))
     if not isinstance(a, TensorSpec) or not isinstance(base, TensorSpec) or spread is None or wanted is None:
         return None
     if specs[2] == ABSENT:
@@ -151,7 +151,7 @@ def _by_rows(op: Operation, steps: Repeating, specs: Sequence[Spec], xp: Any) ->
     return computed(product.outputs, bind, contiguous=(0,), blocks=(1,))
 
 
-def _numbers(spec: Spec) -> tuple[int, ...] | None:
+def integers(spec: Spec) -> tuple[int, ...] | None:
     """The integers that a spec is known to have, along one axis."""
     value = spec.value if isinstance(spec, TensorSpec) else None
     return None if value is None or value.ndim != 1 else tuple(value.tolist())

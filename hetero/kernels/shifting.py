@@ -28,16 +28,17 @@ def bind_numbers(function: Any, words: tuple[int, ...], places: int, operands: A
     numbers = np.empty(len(words) + 3 * places, np.int64)
     head, table = numbers[: len(words)], numbers[len(words) :].reshape(3, places)
     head[:] = words
-    call = bound(function.variant(head, table, parallel=parallel), head, table)
-    call.__dict__[_KEY] = numbers
-    call.__dict__["operands"] = operands
-    return call
+    return _knowing(bound(function.variant(head, table, parallel=parallel), head, table), numbers, operands)
 
 
 def bind_words(function: Any, words: Sequence[int], operands: Any, parallel: bool) -> Call:
     """As `bind_numbers`, for a `function` of "i8[1]"."""
     numbers = np.array(words, np.int64)
-    call = bound(function.variant(numbers, parallel=parallel), numbers)
+    return _knowing(bound(function.variant(numbers, parallel=parallel), numbers), numbers, operands)
+
+
+def _knowing(call: Call, numbers: Array, operands: Any) -> Call:
+    """The call, which reads these numbers and keeps its operands."""
     call.__dict__[_KEY] = numbers
     call.__dict__["operands"] = operands
     return call

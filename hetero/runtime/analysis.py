@@ -40,8 +40,8 @@ class Analysis:
 def analyse(program: Program) -> Analysis:
     """Linear in the number of instructions."""
     kernels = tuple(find(i.op) for i in program.instructions)
-    escaping = escaping_from(program, {p.slot for p in program.outputs})
     outputs = {p.slot for p in program.outputs}
+    escaping = escaping_from(program, outputs)
     handed_on = outputs & {p.slot for p in program.inputs}
     viewed = escaping_from(program, outputs & _views(program, "") | handed_on)
     lent = escaping_from(program, viewed & _views(program, "Expand") | handed_on)

@@ -10,15 +10,13 @@ from hetero.kernels.attention_repeated import Attending
 from hetero.kernels.matmul_repeated import Repeating
 from hetero.program.operation import Operation
 from hetero.program.program import NO_SLOT, Dispatch, Instruction, Program
-from hetero.runtime.repeats import numbered
+from hetero.runtime.repeats import makers_of, numbered, reads_of
 
 
 def join_attention(program: Program) -> Program:
     """The program in which scores of shared keys, a scale, a mask, Softmax and the product with shared values are one
     instruction, where nothing else reads what lies between. Linear."""
-    readers = Counter(s for i in program.instructions for s in i.inputs)
-    readers.update(p.slot for p in program.outputs)
-    makers = {s: k for k, i in enumerate(program.instructions) for s in i.outputs if s != NO_SLOT}
+    readers, makers = reads_of(program), makers_of(program)
     gone: set[int] = set()
     instructions = list(program.instructions)
     for at, product in enumerate(program.instructions):

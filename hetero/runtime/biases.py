@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 
 from hetero.kernels.matmul_biased import DOMAIN, OP_TYPE, joins_bias
 from hetero.program.operation import Operation
 from hetero.program.program import NO_SLOT, Dispatch, Instruction, Program
-from hetero.runtime.repeats import numbered
+from hetero.runtime.repeats import numbered, reads_of
 from hetero.types import DataType, TensorSpec, TensorType
 
 
 def join_biases(program: Program, constants: Mapping[int, TensorSpec]) -> Program:
     """The program in which each MatMul by a constant matrix adds the constant row that an Add would, where nothing else
     reads the product; `constants`: specs by slot. Linear."""
-    reads = Counter(s for i in program.instructions for s in i.inputs)
-    reads.update(p.slot for p in program.outputs)
+    reads = reads_of(program)
     makers = {i.outputs[0]: k for k, i in enumerate(program.instructions) if _is(i, "MatMul")}
     instructions: list[Instruction | None] = list(program.instructions)
     for at, addition in enumerate(program.instructions):

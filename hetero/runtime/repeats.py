@@ -16,9 +16,7 @@ _DTYPES = frozenset({DataType.FLOAT, DataType.DOUBLE})
 def share_repeats(program: Program) -> Program:
     """The program in which each MatMul reads what was there before Unsqueeze, Expand and Reshape repeated it (before a
     Transpose of the last two axes, perhaps), where nothing else reads what these make. Linear."""
-    reads = Counter(s for i in program.instructions for s in i.inputs)
-    reads.update(p.slot for p in program.outputs)
-    makers = {s: k for k, i in enumerate(program.instructions) for s in i.outputs if s != NO_SLOT}
+    reads, makers = reads_of(program), makers_of(program)
     gone: set[int] = set()
     instructions = list(program.instructions)
     for at, product in enumerate(program.instructions):
@@ -43,6 +41,18 @@ def share_repeats(program: Program) -> Program:
     if not gone:
         return program
     return numbered(program, [i for k, i in enumerate(instructions) if k not in gone])
+
+
+def reads_of(program: Program) -> Counter[int]:
+    """How often each slot is read, as an output too."""
+    reads = Counter(s for i in program.instructions for s in i.inputs)
+    reads.update(p.slot for p in program.outputs)
+    return reads
+
+
+def makers_of(program: Program) -> dict[int, int]:
+    """Slot -> the instruction that makes it."""
+    return {s: k for k, i in enumerate(program.instructions) for s in i.outputs if s != NO_SLOT}
 
 
 def numbered(program: Program, instructions: list[Instruction]) -> Program:
