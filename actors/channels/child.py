@@ -17,7 +17,18 @@ from actors.channels.faults import fault_of
 from actors.channels.idleness import Idleness
 from actors.channels.intake import Arrived, Event, PeerLost
 from actors.channels.mailbox import Arrival, Mailbox, Work
-from actors.channels.messages import Abort, Begin, Ended, Failed, Lost, Message, Packed, Sent, Settled
+from actors.channels.messages import (
+    Abort,
+    Begin,
+    Ended,
+    Failed,
+    Known,
+    Lost,
+    Message,
+    Packed,
+    Sent,
+    Settled,
+)
 from actors.channels.routes import ChildRoutes
 from actors.channels.steady import Steady
 from actors.channels.tampering import make_endpoint
@@ -132,8 +143,10 @@ class ChildChannel:
             while not self._closing:
                 if self._courier is not None:
                     self._courier.rest()
-                self._handle(self._endpoint.poll(None))
-                self._advance()
+                events = self._endpoint.poll(None)
+                if len(events) > 1 or not events or not self._straight(events[0]):
+                    self._handle(events)
+                    self._advance()
             self._deliver()
         finally:
             # The driver is gone, or wants this to end, or this failed, which peers must hear of. What they hold of
@@ -141,6 +154,24 @@ class ChildChannel:
             if self._courier is not None:
                 self._courier.close()
             self._endpoint.close()
+
+    def _straight(self, event: Event) -> bool:
+        """Whether this is all that the next partition waits for, and all there is, as mostly; it has run then."""
+        if not isinstance(event, Arrived) or self._post is not None or self._left or self._incoming.released:
+            return False
+        message = event.message
+        if not isinstance(message, Known) or message.form.partition == CALLER != event.peer:
+            return False
+        form = message.form
+        work = self._mailbox.straight(message.attempt, message.step, form.graph_slot, form.numbers)
+        if work is None or work.partition in self._idleness:
+            return False
+        for body, arrays in zip(message.bodies, form.arrays, strict=True):
+            work.contents.append(arrays_in(body, arrays))
+        self._compute(work, False)
+        if self._left:
+            self._deliver()
+        return True
 
     def _advance(self) -> None:
         """Run what is ready, and send what it makes, as long as there is both work and credit."""
@@ -188,17 +219,23 @@ class ChildChannel:
             self._settle()
 
     def _take(self, peer: int, message: Message) -> None:
-        if isinstance(message, Sent) or (isinstance(message, Begin) and peer == CALLER):
-            attempt = message.attempt
-            self._mailbox.begin(attempt, message.step, message.graph_slot)
-            for packed in message.parcels:
-                arrival = self._mailbox.deliver(attempt, packed.parcel, (peer, packed))
-                if arrival is not Arrival.KEPT:
-                    self._arrivals[arrival] += 1
-                    if arrival is Arrival.LATE:
-                        self._incoming.refuse(peer, packed)
-            return
         match message:
+            case Known(step, attempt, form, bodies) if form.partition != CALLER or peer == CALLER:
+                self._mailbox.begin(attempt, step, form.graph_slot)
+                for parcel, body, arrays in zip(form.numbers, bodies, form.arrays, strict=True):
+                    arrival = self._mailbox.deliver(attempt, parcel, arrays_in(body, arrays))
+                    if arrival is not Arrival.KEPT:
+                        self._arrivals[arrival] += 1
+            case Sent(step, attempt, graph_slot) | Begin(step, attempt, graph_slot) if (
+                type(message) is Sent or peer == CALLER
+            ):
+                self._mailbox.begin(attempt, step, graph_slot)
+                for packed in message.parcels:
+                    arrival = self._mailbox.deliver(attempt, packed.parcel, (peer, packed))
+                    if arrival is not Arrival.KEPT:
+                        self._arrivals[arrival] += 1
+                        if arrival is Arrival.LATE:
+                            self._incoming.refuse(peer, packed)
             case Abort(step, attempt) if peer == CALLER:
                 self._end(attempt)
                 self._drop(step)
@@ -213,13 +250,12 @@ class ChildChannel:
         step, attempt = work.step, work.attempt
         outline = self._steady[work.partition].outlines.get(work.graph_slot)
         try:
-            values = []
-            for peer, packed in work.contents:
-                if packed.arrays is not None:
-                    values.append(arrays_in(packed.body, packed.arrays))
-                else:
-                    process = self._endpoint.process(peer)
-                    values.append(self._incoming.open(peer, process, attempt, packed))
+            values, work.contents = work.contents, []
+            for k, content in enumerate(values):
+                if type(content) is tuple:
+                    peer, packed = content
+                    values[k] = self._incoming.open(peer, self._endpoint.process(peer), attempt, packed)
+                    del content, packed
             started = time.perf_counter()
             if idle:
                 made = self._run_apart(work, values)
@@ -237,11 +273,10 @@ class ChildChannel:
         if self._post is not None:
             self._mail(self._post)
         elif outline is not None and bodies is not None:
-            messages = outline.messages(step, attempt, bodies)
             if idle:
-                self._left += messages
+                self._left += outline.messages(step, attempt, bodies)
             else:
-                for peer, message in messages:
+                for peer, message in outline.messages(step, attempt, bodies):
                     self._endpoint.send(peer, message)
             self._posted(work)
 
@@ -317,8 +352,9 @@ class ChildChannel:
                 for packed in parcels:
                     self._outgoing.take_back(receiver, packed)
             self._post = None
-        for peer, packed in self._mailbox.end(attempt):
-            self._incoming.refuse(peer, packed)
+        for content in self._mailbox.end(attempt):
+            if type(content) is tuple:
+                self._incoming.refuse(*content)
         for peer, tickets in self._incoming.end(attempt).items():
             self._endpoint.send(peer, Settled(kept=tuple(tickets)))
 

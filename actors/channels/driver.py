@@ -16,12 +16,23 @@ from actors.channels.endpoint import wait_connected
 from actors.channels.faults import error_of
 from actors.channels.flight import Flight
 from actors.channels.intake import Arrived, Event, PeerLost
-from actors.channels.messages import Abort, Begin, Ended, Failed, Lost, Message, Packed, Sent, Settled
+from actors.channels.messages import (
+    Abort,
+    Begin,
+    Ended,
+    Failed,
+    Known,
+    Lost,
+    Message,
+    Packed,
+    Sent,
+    Settled,
+)
 from actors.channels.routes import DriverRoutes
 from actors.channels.steady import Outline, Steady
 from actors.channels.tampering import make_endpoint
 from actors.channels.turns import Turns
-from actors.channels.wire import Encoded, arrays_in, encode
+from actors.channels.wire import Encoded, encode
 from hetero.errors import ChildDiedError, ClosedError, HeteroError, StepTimeoutError, TransportError
 from hetero.planner.plan import CALLER
 from hetero.types import SequenceValue
@@ -81,7 +92,7 @@ class DriverChannel:
     # -- steps ---------------------------------------------------------------------------------------------------
     def launch_nowait(self, step: int, given: Mapping[int, Sequence[Any]], graph_slot: str) -> Flight | None:
         """As `launch`, where nothing has to be waited for: small parcels, like those of the step before; else None."""
-        contents = [given[parcel] for parcel in self._routes.given]
+        contents = list(map(given.__getitem__, self._routes.given))
         outline = self._steady.outlines.get(graph_slot)
         bodies = None if outline is None else outline.bodies(contents)
         return None if bodies is None else self._launched(step, graph_slot, outline, bodies, (), None)
@@ -93,7 +104,7 @@ class DriverChannel:
 
         Raises: TransportError for what is no value; ChildDiedError; StepTimeoutError.
         """
-        contents = [given[parcel] for parcel in self._routes.given]
+        contents = list(map(given.__getitem__, self._routes.given))
         outline = self._steady.outlines.get(graph_slot)
         bodies = None if outline is None else outline.bodies(contents)
         encoded: Sequence[Encoded] = ()
@@ -234,27 +245,23 @@ class DriverChannel:
                     self._turns.pass_on()
 
     def _led(self, flight: Flight, deadline: float | None) -> bool:
-        """Whether this thread could lead, and has, until this flight was over or the time was."""
+        """Whether this thread could lead, and has taken what came in until this flight was over or the time was."""
         if not self._turns.lead():
             return False
         try:
-            self._lead(flight, deadline)
+            while flight.missing and flight.error is None:
+                left = None if deadline is None else deadline - time.monotonic()
+                if left is not None and left <= 0:
+                    break
+                if self._suspicion is not None:
+                    patience = self._suspicion[0] - time.monotonic()
+                    left = max(0.0, patience if left is None else min(left, patience))
+                self._guarded(self._endpoint.take, self._endpoint.wait(left))
         finally:
             self._turns.leave()
             if len(self._flights) > 1:
                 self._call_next()
         return True
-
-    def _lead(self, flight: Flight, deadline: float | None) -> None:
-        """Take what comes in, until this flight is over or the time is."""
-        while flight.missing and flight.error is None:
-            left = None if deadline is None else deadline - time.monotonic()
-            if left is not None and left <= 0:
-                return
-            if self._suspicion is not None:
-                patience = self._suspicion[0] - time.monotonic()
-                left = max(0.0, patience if left is None else min(left, patience))
-            self._guarded(self._endpoint.take, self._endpoint.wait(left))
 
     def _call_next(self) -> None:
         """Whoever has waited longest and still does may lead."""
@@ -287,7 +294,10 @@ class DriverChannel:
         for event in events:
             match event:
                 case Arrived(peer, message):
-                    self._take(peer, message)
+                    if type(message) is Known:  # as mostly
+                        self._known(message)
+                    else:
+                        self._take(peer, message)
                 case PeerLost(peer, reason):
                     device = self._endpoint.peers[peer]
                     self._end(ChildDiedError(f"child {device} died: {reason}", device=device))
@@ -317,25 +327,36 @@ class DriverChannel:
             case _:
                 self._endpoint.counters.malformed += 1
 
+    def _known(self, message: Known) -> None:
+        """Copy small arrays out."""
+        form, flight = message.form, self._flights.get(message.attempt)
+        if form.partition == CALLER:
+            self._endpoint.counters.malformed += 1
+            return
+        if flight is None or flight.step != message.step:
+            self._late += len(form.numbers)
+            return
+        for parcel, body, arrays in zip(form.numbers, message.bodies, form.arrays, strict=True):
+            if parcel in flight.missing:
+                flight.arrived[parcel] = [
+                    np.ndarray(shape, dtype, body, at, None, order).copy("K")
+                    for shape, dtype, at, order in arrays
+                ]
+                flight.missing.discard(parcel)
+                if not flight.missing:
+                    flight.ended()
+
     def _arrived(self, peer: int, step: int, attempt: int, parcels: Sequence[Packed]) -> None:
         """Copy what has arrived out at once: a child must not wait for credit until somebody fetches its outputs."""
-        flight = self._flights.get(attempt)
-        if flight is not None and flight.step != step:
-            flight = None
+        flight = self._flight(step, attempt)
         for packed in parcels:
             if flight is None:
                 self._late += 1
                 self._incoming.refuse(peer, packed)
             elif packed.parcel in flight.missing:
                 try:
-                    if packed.arrays is not None:
-                        values = arrays_in(packed.body, packed.arrays)
-                    else:
-                        process = self._endpoint.process(peer)
-                        values = self._incoming.open(peer, process, attempt, packed)
-                    flight.arrived[packed.parcel] = [
-                        v.copy(order="K") if type(v) is np.ndarray else _own(v) for v in values
-                    ]
+                    values = self._incoming.open(peer, self._endpoint.process(peer), attempt, packed)
+                    flight.arrived[packed.parcel] = [_own(v) for v in values]
                     del values
                 except (TransportError, MemoryError) as error:
                     self._fail(flight, error)

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-import socket
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
-from actors.channels.messages import MAX_FRAME_BYTES, MAX_FRAMES, MAX_HEADER_BYTES
+from actors.channels.messages import (
+    DATA,
+    HEAD,
+    MAX_FRAME_BYTES,
+    MAX_FRAMES,
+    MAX_HEADER_BYTES,
+    MAX_NUMBER,
+    VERSION,
+    Forms,
+    Known,
+)
 from actors.channels.wire import ALIGNMENT
 from hetero.errors import TransportError
 
@@ -18,6 +27,8 @@ BUFFER_BYTES = 1 << 16
 ONE = struct.Struct("<IQ")
 """What comes before the one frame that most messages are."""
 _COUNT = struct.Struct("<I")
+_USUAL = struct.Struct("<IQ" + HEAD)
+"""`ONE` and the head of a message of parcels."""
 
 
 def joined(frames: Sequence[Any]) -> list[Any]:
@@ -26,6 +37,24 @@ def joined(frames: Sequence[Any]) -> list[Any]:
         return [ONE.pack(1, len(frames[0])) + frames[0]]
     lengths = [len(f) for f in frames]
     return [struct.pack(f"<I{len(frames)}Q", len(frames), *lengths) + frames[0], *frames[1:]]
+
+
+def usual(received: memoryview, forms: Forms, generation: int) -> Known | None:
+    """What was received, where that is one message of this generation, whole, as there was one before; None: it takes a
+    closer look. The bodies are copies."""
+    if len(received) < _USUAL.size:
+        return None
+    count, nbytes, data, version, of, step, attempt, length = _USUAL.unpack_from(received)
+    if count != 1 or nbytes != len(received) - ONE.size or data != DATA or version != VERSION:
+        return None
+    at = _USUAL.size + length
+    form = forms.get(bytes(received[_USUAL.size : at]))
+    if form is None or not form.known or len(received) != at + form.inline_bytes or of != generation:
+        return None
+    if not (-1 <= step <= MAX_NUMBER and -1 <= attempt <= MAX_NUMBER):
+        return None
+    body = bytes(received[at:])
+    return Known(step, attempt, form, (body,) if len(form.parts) == 1 else form.bodies(body))
 
 
 class Reader:
@@ -45,20 +74,6 @@ class Reader:
             frame, offset = self._at
             return self._frames[frame][offset:]
         return self._buffer[self._filled :]
-
-    def receive(self, receiver: socket.socket) -> Iterable[Sequence[Any]] | None:
-        """The messages that are whole once what has arrived at `receiver` is here, as `take` gives them; None: nothing
-        will arrive any more. Raises: as `take`; OSError."""
-        if self._filled or self._frames is not None:
-            received = receiver.recv_into(self.room())
-            return self.take(received) if received else None
-        buffer = self._buffer
-        received = receiver.recv_into(buffer)
-        if received >= ONE.size:
-            count, first = ONE.unpack_from(buffer)
-            if count == 1 and first == received - ONE.size:  # one message of one frame, as mostly
-                return ((bytes(buffer[ONE.size : received]),),)
-        return self.take(received) if received else None
 
     @property
     def partial(self) -> bool:

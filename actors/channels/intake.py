@@ -69,8 +69,9 @@ class Intake:
     def __init__(self, generation: int) -> None:
         """Raises: OSError where there is no descriptor to be had."""
         self.counters = Counters()
-        self._generation = generation
-        self._forms: Forms = {}
+        self.generation = generation
+        self.forms: Forms = {}
+        """What messages were like before."""
         self._events: list[Event] = []
         self._lost: set[int] = set()
         self._handlers: dict[int, Callable[[int], object]] = {}
@@ -144,15 +145,19 @@ class Intake:
     def arrived(self, peer: int, frames: Sequence[Any]) -> None:
         """A message of an authenticated peer; what it must not be is counted and dropped. Keeps the first frame not."""
         try:
-            generation, message = read(frames, self._forms)
+            generation, message = read(frames, self.forms)
         except TransportError:
             self.counters.malformed += 1
             return
-        if generation == self._generation:
-            self.counters.received += 1
-            self._events.append(Arrived(peer, message))
+        if generation == self.generation:
+            self.took(peer, message)
         else:
             self.counters.fenced += 1
+
+    def took(self, peer: int, message: Message) -> None:
+        """A message of an authenticated peer, of this generation."""
+        self.counters.received += 1
+        self._events.append(Arrived(peer, message))
 
     def connected(self, peer: int) -> None:
         """The peer has let us in."""

@@ -31,7 +31,7 @@ class Work:
     attempt: int
     partition: int
     graph_slot: str
-    contents: tuple[Any, ...]
+    contents: list[Any]
     last: bool
 
 
@@ -58,6 +58,7 @@ class Mailbox:
         """`tasks`: each partition in the plan's order, with the parcels that it receives."""
         self._tasks = [(partition, tuple(parcels)) for partition, parcels in tasks]
         self._wanted = frozenset(p for _, parcels in self._tasks for p in parcels)
+        self._only = self._tasks[0] if len(self._tasks) == 1 else None
         self._attempts: dict[int, _Attempt] = {}
         self.current = 1
 
@@ -88,6 +89,14 @@ class Mailbox:
         entry.parcels[parcel] = content
         return Arrival.KEPT
 
+    def straight(self, attempt: int, step: int, graph_slot: str, parcels: tuple[int, ...]) -> Work | None:
+        """These parcels have arrived at once. Where they are all that the one partition receives, and nothing else has
+        arrived or must run before, it may run now, with them. None: nothing has happened."""
+        only = self._only
+        if only is None or parcels != only[1] or attempt != self.current or self._attempts:
+            return None
+        return Work(step, attempt, only[0], graph_slot, [], True)
+
     def next(self) -> Work | None:
         """The partition to run now, with what it receives, which is the caller's from here on; None: none is ready.
 
@@ -101,7 +110,7 @@ class Mailbox:
         for p in parcels:
             if p not in there:
                 return None
-        contents = (there.pop(parcels[0]),) if len(parcels) == 1 else tuple([there.pop(p) for p in parcels])
+        contents = [there.pop(p) for p in parcels]
         last = entry.position == len(self._tasks) - 1
         return Work(entry.step, self.current, partition, entry.graph_slot, contents, last)
 

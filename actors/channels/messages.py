@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import msgpack
 import numpy as np
@@ -23,10 +23,11 @@ MAX_FORMS = 64
 MAX_FORM_BYTES = 4 << 10
 """Descriptions that are kept, and the largest of them."""
 _MAX_NAME = 255
-_DATA = 0xC1
+DATA = 0xC1
 """Begins what carries parcels; msgpack never begins so."""
-_HEAD = struct.Struct("<BBqqqI")
-"""_DATA, version, generation, step, attempt, bytes of the description."""
+HEAD = "BBqqqI"
+"""DATA, version, generation, step, attempt, bytes of the description."""
+_HEAD = struct.Struct("<" + HEAD)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,6 @@ class Packed:
     """A parcel as it travels. `ticket`: what the receiver settles when it has let go of the body; 0: nothing.
 
     The body lies in `block`, or in `body`: bytes, which travel in the header, or an array, which is a frame of its own.
-    `arrays`: what a receiver knows of `specs` already, as they were checked before.
     """
 
     parcel: int
@@ -51,7 +51,6 @@ class Packed:
     ticket: int = 0
     block: Block | None = None
     body: Bytes | bytes | None = None
-    arrays: Arrays | None = None
 
 
 @dataclass(slots=True)
@@ -77,7 +76,7 @@ class Sent:
 
 @dataclass(slots=True, eq=False)
 class Again:
-    """A Begin or Sent that is described as an earlier one was (`describe`), with other bodies; read as what it is."""
+    """A Begin or Sent that is described as an earlier one was (`describe`), with other bodies."""
 
     step: int
     attempt: int
@@ -125,11 +124,6 @@ class Lost:
     peer: int
 
 
-Message = Begin | Sent | Again | Ended | Failed | Abort | Settled | Lost
-
-_KINDS: dict[type, int] = {k: n for n, k in enumerate((Begin, Sent, Ended, Failed, Abort, Settled, Lost))}
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Part:
     """A parcel as it is described. `where` its body lies: True (after the description), the number of a frame, a
@@ -140,20 +134,51 @@ class Part:
     nbytes: int
     ticket: int
     where: bool | int | Block | None
-    arrays: Arrays | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Form:
-    """A description that was checked. `inline_bytes`: of the bodies that follow it."""
+    """A description that was checked. `inline_bytes`: of the bodies that follow it.
+
+    `known`: whether all that it holds are small arrays that follow it; `arrays` is then what each parcel consists of.
+    `numbers`: of the parcels.
+    """
 
     graph_slot: str
     partition: int
     parts: tuple[Part, ...]
     inline_bytes: int
+    numbers: tuple[int, ...]
+    known: bool
+    arrays: tuple[Arrays, ...]
+
+    def bodies(self, body: bytes) -> Sequence[bytes]:
+        """What follows the description, by parcel."""
+        if len(self.parts) == 1:
+            return (body,)
+        bodies, at = [], 0
+        for part in self.parts:
+            bodies.append(body[at : at + part.nbytes])
+            at += part.nbytes
+        return bodies
 
 
-Forms = dict[bytes, Form]
+@dataclass(slots=True, eq=False)
+class Known:
+    """How a Begin or Sent is read that is nothing but small arrays, which most are: `form.arrays`, in these bodies."""
+
+    step: int
+    attempt: int
+    form: Form
+    bodies: Sequence[bytes]
+
+
+Message = Begin | Sent | Again | Known | Ended | Failed | Abort | Settled | Lost
+
+_KINDS: dict[type, int] = {k: n for n, k in enumerate((Begin, Sent, Ended, Failed, Abort, Settled, Lost))}
+
+
+Forms: TypeAlias = dict[bytes, Form]
 """Descriptions that were checked, by their bytes: what is equal to them need not be checked again. A receiver's own."""
 
 
@@ -164,7 +189,7 @@ def write(message: Message, generation: int) -> list[Any]:
     """
     if type(message) is Again:  # small, and what is sent most
         description = message.description
-        head = _HEAD.pack(_DATA, VERSION, generation, message.step, message.attempt, len(description))
+        head = _HEAD.pack(DATA, VERSION, generation, message.step, message.attempt, len(description))
         return [b"".join((head, description, *message.bodies))]
     frames: list[Any] = [b""]
     match message:
@@ -203,7 +228,7 @@ def describe(
 
 
 def _data(generation: int, step: int, attempt: int, description: bytes, parcels: Sequence[Packed]) -> bytes:
-    head = _HEAD.pack(_DATA, VERSION, generation, step, attempt, len(description))
+    head = _HEAD.pack(DATA, VERSION, generation, step, attempt, len(description))
     bodies = [p.body for p in parcels if p.block is None and isinstance(p.body, bytes)]
     return b"".join((head, description, *bodies))
 
@@ -223,7 +248,7 @@ def read(frames: Sequence[Any], forms: Forms | None = None) -> tuple[int, Messag
     if not 1 <= len(frames) <= MAX_FRAMES or len(frames[0]) > MAX_HEADER_BYTES:
         raise _malformed("too large, or empty")
     header = frames[0]
-    if len(header) < _HEAD.size or header[0] != _DATA:
+    if len(header) < _HEAD.size or header[0] != DATA:
         return _read_control(header)
     _, version, generation, step, attempt, length = _HEAD.unpack_from(header)
     at = _HEAD.size + length
@@ -237,6 +262,8 @@ def read(frames: Sequence[Any], forms: Forms | None = None) -> tuple[int, Messag
         raise _malformed("of another version, or with more or less than it says")
     if not (-1 <= step <= MAX_NUMBER and -1 <= attempt <= MAX_NUMBER):
         raise _malformed("with a number out of bounds")
+    if form.known:
+        return generation, Known(step, attempt, form, form.bodies(bytes(header[at:])))
     parcels = []
     for part in form.parts:
         where, block = part.where, None
@@ -250,7 +277,7 @@ def read(frames: Sequence[Any], forms: Forms | None = None) -> tuple[int, Messag
             body = _frame(frames, where, part.nbytes)
         elif type(where) is Block:
             block = where
-        parcels.append(Packed(part.parcel, part.specs, part.nbytes, part.ticket, block, body, part.arrays))
+        parcels.append(Packed(part.parcel, part.specs, part.nbytes, part.ticket, block, body))
     if form.partition == CALLER:
         return generation, Begin(step, attempt, form.graph_slot, tuple(parcels))
     return generation, Sent(step, attempt, form.graph_slot, form.partition, tuple(parcels))
@@ -303,8 +330,10 @@ def _form(description: bytes, inline_bytes: int, forms: Forms) -> Form:
     parts = tuple(map(_read_parcel, described))
     if sum(p.nbytes for p in parts if p.where is True) != inline_bytes:
         raise _malformed("with more or less than it says")
-    parts = tuple(replace(p, arrays=arrays_of(p.specs, p.nbytes)) if p.where is True else p for p in parts)
-    form = Form(graph_slot, partition, parts, inline_bytes)
+    known = [arrays_of(p.specs, p.nbytes) if p.where is True else None for p in parts]
+    arrays = tuple(each for each in known if each is not None)
+    numbers = tuple(p.parcel for p in parts)
+    form = Form(graph_slot, partition, parts, inline_bytes, numbers, len(arrays) == len(parts), arrays)
     if len(description) <= MAX_FORM_BYTES and not any(p.ticket for p in parts):
         if len(forms) >= MAX_FORMS:
             forms.clear()

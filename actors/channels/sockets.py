@@ -20,7 +20,7 @@ from itertools import islice
 from typing import Any
 
 from actors.channels.cards import Card
-from actors.channels.framing import ONE, Reader, joined
+from actors.channels.framing import ONE, Reader, joined, usual
 from actors.channels.handshake import CLAIM_BYTES, NONCE_BYTES, PROOF_BYTES, Pair, claimed
 from actors.channels.intake import Intake
 from hetero.errors import TransportError
@@ -276,14 +276,17 @@ class _Arriving:
     def _read(self, _: int) -> None:
         assert self.peer is not None, "whoever may send has proved who it is"
         intake, reader, reason = self._road.intake, self._reader, None
+        room = reader.room()
         try:
-            messages = reader.receive(self._socket)
-            if messages is not None:
-                for frames in messages:
-                    intake.arrived(self.peer, frames)
-            else:
+            received = self._socket.recv_into(room)
+            if not received:
                 intake.counters.malformed += reader.partial
                 reason = "its channel closed"
+            elif not reader.partial and (known := usual(room[:received], intake.forms, intake.generation)):
+                intake.took(self.peer, known)
+            else:
+                for frames in reader.take(received):
+                    intake.arrived(self.peer, frames)
         except BlockingIOError:
             return
         except OSError:

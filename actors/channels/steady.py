@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,12 +46,13 @@ class Outline:
             bodies.append(pieces[0] if len(pieces) == 1 else b"".join(pieces))
         return bodies
 
-    def messages(self, step: int, attempt: int, bodies: Sequence[bytes]) -> list[tuple[int, Again]]:
+    def messages(self, step: int, attempt: int, bodies: Sequence[bytes]) -> Iterator[tuple[int, Again]]:
         """For each destination its message."""
-        return [
-            (to, Again(step, attempt, description, bodies if which is None else [bodies[k] for k in which]))
-            for to, description, which in self.letters
-        ]
+        for to, description, which in self.letters:
+            yield (
+                to,
+                Again(step, attempt, description, bodies if which is None else [bodies[k] for k in which]),
+            )
 
 
 class Steady:

@@ -15,7 +15,7 @@ TASKS = [(10, (0,)), (11, ()), (12, (1, 2))]
 def drained(box: Mailbox) -> list[tuple[int, int, int, tuple[Any, ...]]]:
     out = []
     while (work := box.next()) is not None:
-        out.append((work.attempt, work.step, work.partition, work.contents))
+        out.append((work.attempt, work.step, work.partition, tuple(work.contents)))
         box.done(work)
     return out
 
@@ -114,3 +114,38 @@ def test_duplicated_and_reordered_messages_give_the_same_runs(attempts: int, ran
         got += drained(box)
     assert got == want
     assert len(box) == 0
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(1, 6), st.sampled_from([(5,), (5, 6), (6, 5)])), max_size=20), st.data()
+)
+def test_what_arrives_whole_runs_as_if_it_had_been_delivered(
+    arriving: list[tuple[int, tuple[int, ...]]], data: st.DataObject
+) -> None:
+    """In any order, twice, or in parts: the same runs, with and without the short cut."""
+    short, long = Mailbox([(3, (5, 6))]), Mailbox([(3, (5, 6))])
+    got: list[Any] = []
+    want: list[Any] = []
+    for attempt, parcels in arriving:
+        work = short.straight(attempt, 10 * attempt, "primary", parcels)
+        if work is not None:
+            assert (work.contents, work.last, work.graph_slot) == ([], True, "primary")
+            got.append((attempt, work.step, work.partition, parcels))
+            if data.draw(st.booleans()):  # what comes meanwhile is of no use
+                short.begin(attempt, 10 * attempt, "primary")
+                short.deliver(attempt, 5, 5)
+            short.end(attempt)
+            got += drained(short)
+        for box, runs in ((short, got), (long, want)):
+            if box is long or work is None:
+                box.begin(attempt, 10 * attempt, "primary")
+                for parcel in parcels:
+                    box.deliver(attempt, parcel, parcel)
+                runs += drained(box)
+    assert got == want
+    assert (short.current, short.empty) == (long.current, long.empty)
+
+
+def test_no_short_cut_where_there_are_several_partitions() -> None:
+    assert Mailbox(TASKS).straight(1, 7, "primary", (0,)) is None

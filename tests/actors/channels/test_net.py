@@ -16,6 +16,7 @@ from actors.channels.bodies import Limits
 from actors.channels.child import ChildChannel
 from actors.channels.driver import DriverChannel
 from actors.channels.endpoint import Endpoint
+from actors.channels.mailbox import Mailbox
 from actors.channels.messages import Begin, Lost, Message
 from actors.channels.routes import ChildRoutes, DriverRoutes
 from hetero.errors import (
@@ -446,14 +447,52 @@ def test_a_channel_cannot_be_had_where_a_peer_is_silent() -> None:
 def handlers(net: Net, monkeypatch: pytest.MonkeyPatch) -> list[threading.Thread]:
     """Which thread takes each of the driver's outputs, from now on."""
     took: list[threading.Thread] = []
-    arrived = DriverChannel._arrived
 
-    def noting(self: DriverChannel, *arguments: Any) -> None:
-        took.append(threading.current_thread())
-        arrived(self, *arguments)
+    def noted(name: str) -> None:
+        taking = getattr(DriverChannel, name)
 
-    monkeypatch.setattr(DriverChannel, "_arrived", noting)
+        def noting(self: DriverChannel, *arguments: Any) -> None:
+            took.append(threading.current_thread())
+            taking(self, *arguments)
+
+        monkeypatch.setattr(DriverChannel, name, noting)
+
+    noted("_known")
+    noted("_arrived")
     return took
+
+
+@pytest.mark.parametrize("silent", [(), (0,)], ids=["sends", "silent"])
+def test_a_steady_step_runs_as_it_arrives(monkeypatch: pytest.MonkeyPatch, silent: tuple[int, ...]) -> None:
+    delivered: list[int] = []
+    deliver = Mailbox.deliver
+
+    def noting(self: Mailbox, attempt: int, parcel: int, content: Any) -> Any:
+        delivered.append(attempt)
+        return deliver(self, attempt, parcel, content)
+
+    def picky(partition: int, step: int, values: list[Any]) -> list[Any]:
+        if step == 7 and partition == 0:
+            raise KernelError("no")
+        return plus_one(partition, step, values)
+
+    monkeypatch.setattr(Mailbox, "deliver", noting)
+    with Net([0, 1], picky, silent=silent) as net:
+        for step in range(1, 12):
+            if step == 7:
+                with pytest.raises(KernelError, match="no"):
+                    net.run(step, vector(8))
+            else:
+                np.testing.assert_allclose(net.run(step, vector(8))[0], vector(8) + 2)
+        net.run(12, vector(9))  # of another shape
+        assert set(delivered) <= {8}  # with which child 1 may hear of the end of the one before
+        flights = [net.launch(step, vector(8)) for step in range(13, 40)]
+        assert [net.get(f)[0].tobytes() for f in flights] == [net.run(40, vector(8))[0].tobytes()] * 27
+    with Net([0, 1, 0], plus_one) as net:  # two partitions on one child
+        delivered.clear()
+        for step in range(1, 5):
+            np.testing.assert_allclose(net.run(step, vector(8))[0], vector(8) + 3)
+        assert delivered
 
 
 def test_whoever_waits_takes_the_outputs_itself(monkeypatch: pytest.MonkeyPatch) -> None:
