@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import struct
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -39,26 +40,8 @@ def joined(frames: Sequence[Any]) -> list[Any]:
     return [struct.pack(f"<I{len(frames)}Q", len(frames), *lengths) + frames[0], *frames[1:]]
 
 
-def usual(received: memoryview, forms: Forms, generation: int) -> Known | None:
-    """What was received, where that is one message of this generation, whole, as there was one before; None: it takes a
-    closer look. The bodies are copies."""
-    if len(received) < _USUAL.size:
-        return None
-    count, nbytes, data, version, of, step, attempt, length = _USUAL.unpack_from(received)
-    if count != 1 or nbytes != len(received) - ONE.size or data != DATA or version != VERSION:
-        return None
-    at = _USUAL.size + length
-    form = forms.get(bytes(received[_USUAL.size : at]))
-    if form is None or not form.known or len(received) != at + form.inline_bytes or of != generation:
-        return None
-    if not (-1 <= step <= MAX_NUMBER and -1 <= attempt <= MAX_NUMBER):
-        return None
-    body = bytes(received[at:])
-    return Known(step, attempt, form, (body,) if len(form.parts) == 1 else form.bodies(body))
-
-
 class Reader:
-    """Takes the stream apart. Receive into `room`, then ask for the messages that are there now."""
+    """Takes the stream apart: `receive` what is there, or into `room`; then ask for the messages that are there now."""
 
     def __init__(self) -> None:
         self._buffer = memoryview(bytearray(BUFFER_BYTES))
@@ -74,6 +57,27 @@ class Reader:
             frame, offset = self._at
             return self._frames[frame][offset:]
         return self._buffer[self._filled :]
+
+    def receive(self, receiver: socket.socket, forms: Forms, generation: int) -> Known | int:
+        """Receive what is there. If that is one whole message of this generation, like one before, that is returned,
+        with copies of its bodies; else how many bytes came, for `take`. Raises: OSError."""
+        if self._filled or self._frames is not None:
+            return receiver.recv_into(self.room())
+        buffer = self._buffer
+        received = receiver.recv_into(buffer)
+        if received < _USUAL.size:
+            return received
+        count, nbytes, data, version, of, step, attempt, length = _USUAL.unpack_from(buffer)
+        if count != 1 or nbytes != received - ONE.size or data != DATA or version != VERSION:
+            return received
+        at = _USUAL.size + length
+        form = forms.get(bytes(buffer[_USUAL.size : at]))
+        if form is None or not form.known or received != at + form.inline_bytes or of != generation:
+            return received
+        if not (-1 <= step <= MAX_NUMBER and -1 <= attempt <= MAX_NUMBER):
+            return received
+        body = bytes(buffer[at:received])
+        return Known(step, attempt, form, (body,) if len(form.parts) == 1 else form.bodies(body))
 
     @property
     def partial(self) -> bool:

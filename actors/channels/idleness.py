@@ -8,25 +8,20 @@ LONG_S = 1e-3
 """What takes less is not worth to be looked at: to ask is a system call."""
 
 
-class Idleness:
-    """By partition, as it was last time."""
+class Idleness(set[int]):
+    """The partitions that this thread was idle in for more than half of the time, when they ran last."""
 
     def __init__(self) -> None:
         self._long: set[int] = set()
-        self._idle: set[int] = set()
         self._used_s = 0.0
         """Of the processor, by this thread, when that was last asked."""
-
-    def __contains__(self, partition: int) -> bool:
-        """Whether this thread was idle for more than half of the time."""
-        return partition in self._idle
 
     def ended(self, partition: int, took_s: float) -> None:
         """The partition has ended in this thread; it took so long."""
         if took_s < LONG_S:
             if partition in self._long:
                 self._long.discard(partition)
-                self._idle.discard(partition)
+                self.discard(partition)
         else:
             before, self._used_s = self._used_s, time.thread_time()
             self.note(partition, took_s, self._used_s - before)
@@ -36,6 +31,6 @@ class Idleness:
         if partition not in self._long:
             self._long.add(partition)
         elif used_s < took_s / 2:
-            self._idle.add(partition)
+            self.add(partition)
         else:
-            self._idle.discard(partition)
+            self.discard(partition)

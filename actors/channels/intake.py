@@ -72,7 +72,8 @@ class Intake:
         self.generation = generation
         self.forms: Forms = {}
         """What messages were like before."""
-        self._events: list[Event] = []
+        self.events: list[Event] = []
+        """What the next `take` returns."""
         self._lost: set[int] = set()
         self._handlers: dict[int, Callable[[int], object]] = {}
         self._again: list[Callable[[], object]] = []
@@ -119,7 +120,7 @@ class Intake:
             handler = self._handlers.get(descriptor)
             if handler is not None:  # else an earlier one of this turn has closed it
                 handler(mask)
-        events, self._events = self._events, []
+        events, self.events = self.events, []
         return events
 
     def wake(self) -> None:
@@ -150,21 +151,17 @@ class Intake:
             self.counters.malformed += 1
             return
         if generation == self.generation:
-            self.took(peer, message)
+            self.counters.received += 1
+            self.events.append(Arrived(peer, message))
         else:
             self.counters.fenced += 1
 
-    def took(self, peer: int, message: Message) -> None:
-        """A message of an authenticated peer, of this generation."""
-        self.counters.received += 1
-        self._events.append(Arrived(peer, message))
-
     def connected(self, peer: int) -> None:
         """The peer has let us in."""
-        self._events.append(PeerConnected(peer))
+        self.events.append(PeerConnected(peer))
 
     def lost(self, peer: int, reason: str) -> None:
         """The peer is lost; the first reason counts."""
         if peer not in self._lost:
             self._lost.add(peer)
-            self._events.append(PeerLost(peer, reason))
+            self.events.append(PeerLost(peer, reason))

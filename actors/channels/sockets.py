@@ -20,9 +20,10 @@ from itertools import islice
 from typing import Any
 
 from actors.channels.cards import Card
-from actors.channels.framing import ONE, Reader, joined, usual
+from actors.channels.framing import ONE, Reader, joined
 from actors.channels.handshake import CLAIM_BYTES, NONCE_BYTES, PROOF_BYTES, Pair, claimed
-from actors.channels.intake import Intake
+from actors.channels.intake import Arrived, Intake
+from actors.channels.messages import Known
 from hetero.errors import TransportError
 
 SECRET_BYTES = 32
@@ -276,17 +277,17 @@ class _Arriving:
     def _read(self, _: int) -> None:
         assert self.peer is not None, "whoever may send has proved who it is"
         intake, reader, reason = self._road.intake, self._reader, None
-        room = reader.room()
         try:
-            received = self._socket.recv_into(room)
-            if not received:
-                intake.counters.malformed += reader.partial
-                reason = "its channel closed"
-            elif not reader.partial and (known := usual(room[:received], intake.forms, intake.generation)):
-                intake.took(self.peer, known)
-            else:
+            received = reader.receive(self._socket, intake.forms, intake.generation)
+            if type(received) is Known:
+                intake.counters.received += 1
+                intake.events.append(Arrived(self.peer, received))
+            elif received:
                 for frames in reader.take(received):
                     intake.arrived(self.peer, frames)
+            else:
+                intake.counters.malformed += reader.partial
+                reason = "its channel closed"
         except BlockingIOError:
             return
         except OSError:
