@@ -32,7 +32,7 @@ from actors.channels.messages import (
 from actors.channels.routes import ChildRoutes
 from actors.channels.steady import Steady
 from actors.channels.tampering import make_endpoint
-from actors.channels.wire import Encoded, arrays_in, encode
+from actors.channels.wire import Encoded, encode
 from hetero.errors import TransportError
 from hetero.planner.plan import CALLER
 
@@ -80,9 +80,11 @@ class ChildChannel:
         self._mailbox = Mailbox(routes.tasks)
         self._outgoing = Outgoing(limits or Limits())
         self._incoming = Incoming(limits)
-        self._steady = {partition: Steady(partition, sends) for partition, sends in routes.sends.items()}
+        self._steady = {
+            partition: Steady(generation, partition, sends) for partition, sends in routes.sends.items()
+        }
         self._post: _Post | None = None
-        self._left: list[tuple[int, Message]] = []
+        self._left: list[tuple[int, Message | bytes]] = []
         """Messages that the next partition need not wait for."""
         self._idleness = Idleness()
         self._courier: Courier | None = None
@@ -166,8 +168,7 @@ class ChildChannel:
         work = self._mailbox.straight(message.attempt, message.step, form.graph_slot, form.numbers)
         if work is None or work.partition in self._idleness:
             return False
-        for body, arrays in zip(message.bodies, form.arrays, strict=True):
-            work.contents.append(arrays_in(body, arrays))
+        work.contents = message.contents
         self._compute(work, False)
         if self._left:
             self._deliver()
@@ -220,10 +221,10 @@ class ChildChannel:
 
     def _take(self, peer: int, message: Message) -> None:
         match message:
-            case Known(step, attempt, form, bodies) if form.partition != CALLER or peer == CALLER:
+            case Known(step, attempt, form, contents) if form.partition != CALLER or peer == CALLER:
                 self._mailbox.begin(attempt, step, form.graph_slot)
-                for parcel, body, arrays in zip(form.numbers, bodies, form.arrays, strict=True):
-                    arrival = self._mailbox.deliver(attempt, parcel, arrays_in(body, arrays))
+                for parcel, values in zip(form.numbers, contents, strict=True):
+                    arrival = self._mailbox.deliver(attempt, parcel, values)
                     if arrival is not Arrival.KEPT:
                         self._arrivals[arrival] += 1
             case Sent(step, attempt, graph_slot) | Begin(step, attempt, graph_slot) if (

@@ -59,7 +59,7 @@ class DriverChannel:
         self._routes = routes
         self._outgoing = Outgoing(limits or Limits())
         self._incoming = Incoming(limits)
-        self._steady = Steady(CALLER, tuple(routes.given.items()), routes.begins)
+        self._steady = Steady(generation, CALLER, tuple(routes.given.items()), routes.begins)
         self._missing = frozenset((*routes.wanted, *(("child", k) for k in routes.silent)))
         self._flights: dict[int, Flight] = {}
         self._guard = threading.Lock()
@@ -336,12 +336,9 @@ class DriverChannel:
         if flight is None or flight.step != message.step:
             self._late += len(form.numbers)
             return
-        for parcel, body, arrays in zip(form.numbers, message.bodies, form.arrays, strict=True):
+        for parcel, values in zip(form.numbers, message.contents, strict=True):
             if parcel in flight.missing:
-                flight.arrived[parcel] = [
-                    np.ndarray(shape, dtype, body, at, None, order).copy("K")
-                    for shape, dtype, at, order in arrays
-                ]
+                flight.arrived[parcel] = [v.copy("K") for v in values]
                 flight.missing.discard(parcel)
                 if not flight.missing:
                     flight.ended()

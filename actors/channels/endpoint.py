@@ -12,7 +12,7 @@ import zmq
 from actors.channels.blocks import OwnBlock, reachable
 from actors.channels.cards import Card
 from actors.channels.intake import Event, Intake, Link, PeerConnected, PeerLost
-from actors.channels.messages import Message, write
+from actors.channels.messages import Message, as_of, write
 from actors.channels.sockets import LocalRoad
 from actors.channels.zeromq import ZeroMQRoad
 from hetero.errors import TransportError
@@ -104,12 +104,16 @@ class Endpoint:
         return {k: card.device for k, card in self._cards.items()}
 
     # -- messages ------------------------------------------------------------------------------------------------
-    def send(self, peer: int, message: Message, generation: int | None = None) -> bool:
-        """Send at once, as of `generation` (None: of this one). False where the peer is lost, or this endpoint closed.
+    def send(self, peer: int, message: Message | bytes, generation: int | None = None) -> bool:
+        """Send at once, as of `generation` (None: of this one); a message in one frame may be written already. False
+        where the peer is lost, or this endpoint closed.
 
         Raises: TransportError (too large).
         """
-        frames = write(message, self.generation if generation is None else generation)
+        if not isinstance(message, bytes):
+            frames = write(message, self.generation if generation is None else generation)
+        else:
+            frames = [message if generation is None else as_of(message, generation)]
         if not self._links[peer].send(frames):
             return False
         self.counters.sent += 1

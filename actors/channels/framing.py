@@ -10,13 +10,11 @@ from typing import Any
 import numpy as np
 
 from actors.channels.messages import (
-    DATA,
     HEAD,
     MAX_FRAME_BYTES,
     MAX_FRAMES,
     MAX_HEADER_BYTES,
     MAX_NUMBER,
-    VERSION,
     Forms,
     Known,
 )
@@ -58,26 +56,25 @@ class Reader:
             return self._frames[frame][offset:]
         return self._buffer[self._filled :]
 
-    def receive(self, receiver: socket.socket, forms: Forms, generation: int) -> Known | int:
-        """Receive what is there. If that is one whole message of this generation, like one before, that is returned,
-        with copies of its bodies; else how many bytes came, for `take`. Raises: OSError."""
+    def receive(self, receiver: socket.socket, forms: Forms, opening: bytes) -> Known | int:
+        """Receive what is there. If that is one whole message, like one before and with this opening, it is returned;
+        else how many bytes came, for `take`. Raises: OSError."""
         if self._filled or self._frames is not None:
             return receiver.recv_into(self.room())
         buffer = self._buffer
         received = receiver.recv_into(buffer)
         if received < _USUAL.size:
             return received
-        count, nbytes, data, version, of, step, attempt, length = _USUAL.unpack_from(buffer)
-        if count != 1 or nbytes != received - ONE.size or data != DATA or version != VERSION:
+        count, nbytes, opened, step, attempt, length = _USUAL.unpack_from(buffer)
+        if count != 1 or nbytes != received - ONE.size or opened != opening:
             return received
         at = _USUAL.size + length
         form = forms.get(bytes(buffer[_USUAL.size : at]))
-        if form is None or not form.known or received != at + form.inline_bytes or of != generation:
+        if form is None or not form.known or received != at + form.inline_bytes:
             return received
         if not (-1 <= step <= MAX_NUMBER and -1 <= attempt <= MAX_NUMBER):
             return received
-        body = bytes(buffer[at:received])
-        return Known(step, attempt, form, (body,) if len(form.parts) == 1 else form.bodies(body))
+        return Known(step, attempt, form, form.contents(buffer[at:]))
 
     @property
     def partial(self) -> bool:

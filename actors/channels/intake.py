@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from actors.channels.messages import Forms, Message, read
+from actors.channels.messages import Forms, Message, opening, read
 from hetero.errors import TransportError
 
 
@@ -69,7 +69,8 @@ class Intake:
     def __init__(self, generation: int) -> None:
         """Raises: OSError where there is no descriptor to be had."""
         self.counters = Counters()
-        self.generation = generation
+        self._generation = generation
+        self.opening = opening(generation)
         self.forms: Forms = {}
         """What messages were like before."""
         self.events: list[Event] = []
@@ -150,7 +151,7 @@ class Intake:
         except TransportError:
             self.counters.malformed += 1
             return
-        if generation == self.generation:
+        if generation == self._generation:
             self.counters.received += 1
             self.events.append(Arrived(peer, message))
         else:

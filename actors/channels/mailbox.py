@@ -126,6 +126,9 @@ class Mailbox:
 
         One that has not begun is over as well; it is skipped when its turn comes.
         """
+        if attempt == self.current and not self._attempts:
+            self.current += 1  # as after `straight`
+            return []
         if attempt != self.current and self._refusal(attempt) is not None:
             return []
         entry = self._attempts.get(attempt, _OVER)

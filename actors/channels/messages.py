@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import msgpack
 import numpy as np
 
-from actors.channels.wire import MAX_BYTES, MAX_ITEMS, Arrays, Bytes, Spec, arrays_of
+from actors.channels.wire import MAX_BYTES, MAX_ITEMS, Arrays, Bytes, Spec, arrays_in, arrays_of
 from hetero.errors import TransportError
 from hetero.planner.plan import CALLER
 
@@ -25,9 +25,10 @@ MAX_FORM_BYTES = 4 << 10
 _MAX_NAME = 255
 DATA = 0xC1
 """Begins what carries parcels; msgpack never begins so."""
-HEAD = "BBqqqI"
-"""DATA, version, generation, step, attempt, bytes of the description."""
+HEAD = "10sqqI"
+"""What `opening` makes, step, attempt, bytes of the description."""
 _HEAD = struct.Struct("<" + HEAD)
+_OPENING = struct.Struct("<BBq")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,16 +73,6 @@ class Sent:
     graph_slot: str
     partition: int
     parcels: tuple[Packed, ...] = ()
-
-
-@dataclass(slots=True, eq=False)
-class Again:
-    """A Begin or Sent that is described as an earlier one was (`describe`), with other bodies."""
-
-    step: int
-    attempt: int
-    description: bytes
-    bodies: Sequence[bytes]
 
 
 @dataclass(slots=True)
@@ -138,10 +129,10 @@ class Part:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Form:
-    """A description that was checked. `inline_bytes`: of the bodies that follow it.
+    """A description that was checked. `inline_bytes`: of the bodies that follow it; `numbers`: of the parcels.
 
-    `known`: whether all that it holds are small arrays that follow it; `arrays` is then what each parcel consists of.
-    `numbers`: of the parcels.
+    `known`: whether all that it holds are small arrays that follow it; `arrays` is then what each parcel consists of,
+    and where in all bodies together it begins.
     """
 
     graph_slot: str
@@ -150,30 +141,28 @@ class Form:
     inline_bytes: int
     numbers: tuple[int, ...]
     known: bool
-    arrays: tuple[Arrays, ...]
+    arrays: tuple[tuple[Arrays, int, int], ...]
 
-    def bodies(self, body: bytes) -> Sequence[bytes]:
-        """What follows the description, by parcel."""
-        if len(self.parts) == 1:
-            return (body,)
-        bodies, at = [], 0
-        for part in self.parts:
-            bodies.append(body[at : at + part.nbytes])
-            at += part.nbytes
-        return bodies
+    def contents(self, received: bytes | memoryview) -> list[list[Any]]:
+        """By parcel the arrays in copies of these bodies, which nobody may write."""
+        contents = []
+        for arrays, start, stop in self.arrays:
+            body = bytes(received[start:stop])  # of its own, so that its arrays are aligned
+            contents.append(arrays_in(body, arrays))
+        return contents
 
 
 @dataclass(slots=True, eq=False)
 class Known:
-    """How a Begin or Sent is read that is nothing but small arrays, which most are: `form.arrays`, in these bodies."""
+    """A Begin or Sent of nothing but small arrays, as it is read. `contents`: of each parcel, read-only."""
 
     step: int
     attempt: int
     form: Form
-    bodies: Sequence[bytes]
+    contents: list[list[Any]]
 
 
-Message = Begin | Sent | Again | Known | Ended | Failed | Abort | Settled | Lost
+Message = Begin | Sent | Known | Ended | Failed | Abort | Settled | Lost
 
 _KINDS: dict[type, int] = {k: n for n, k in enumerate((Begin, Sent, Ended, Failed, Abort, Settled, Lost))}
 
@@ -187,10 +176,6 @@ def write(message: Message, generation: int) -> list[Any]:
 
     Raises: TransportError for a header larger than a receiver accepts.
     """
-    if type(message) is Again:  # small, and what is sent most
-        description = message.description
-        head = _HEAD.pack(DATA, VERSION, generation, message.step, message.attempt, len(description))
-        return [b"".join((head, description, *message.bodies))]
     frames: list[Any] = [b""]
     match message:
         case Begin(step, attempt, graph_slot, parcels):
@@ -215,6 +200,16 @@ def write(message: Message, generation: int) -> list[Any]:
     return frames
 
 
+def opening(generation: int) -> bytes:
+    """How all messages of a generation begin that carry parcels."""
+    return _OPENING.pack(DATA, VERSION, generation)
+
+
+def as_of(frame: bytes, generation: int) -> bytes:
+    """A message that carries parcels, in one frame, as if it were of another generation."""
+    return opening(generation) + frame[_OPENING.size :]
+
+
 def describe(
     graph_slot: str, partition: int, parcels: Sequence[Packed], frames: list[Any] | None = None
 ) -> bytes:
@@ -228,7 +223,7 @@ def describe(
 
 
 def _data(generation: int, step: int, attempt: int, description: bytes, parcels: Sequence[Packed]) -> bytes:
-    head = _HEAD.pack(DATA, VERSION, generation, step, attempt, len(description))
+    head = _HEAD.pack(opening(generation), step, attempt, len(description))
     bodies = [p.body for p in parcels if p.block is None and isinstance(p.body, bytes)]
     return b"".join((head, description, *bodies))
 
@@ -250,7 +245,8 @@ def read(frames: Sequence[Any], forms: Forms | None = None) -> tuple[int, Messag
     header = frames[0]
     if len(header) < _HEAD.size or header[0] != DATA:
         return _read_control(header)
-    _, version, generation, step, attempt, length = _HEAD.unpack_from(header)
+    opened, step, attempt, length = _HEAD.unpack_from(header)
+    _, version, generation = _OPENING.unpack(opened)
     at = _HEAD.size + length
     description = header[_HEAD.size : at]
     if type(description) is not bytes:
@@ -263,7 +259,7 @@ def read(frames: Sequence[Any], forms: Forms | None = None) -> tuple[int, Messag
     if not (-1 <= step <= MAX_NUMBER and -1 <= attempt <= MAX_NUMBER):
         raise _malformed("with a number out of bounds")
     if form.known:
-        return generation, Known(step, attempt, form, form.bodies(bytes(header[at:])))
+        return generation, Known(step, attempt, form, form.contents(header[at:]))
     parcels = []
     for part in form.parts:
         where, block = part.where, None
@@ -330,10 +326,14 @@ def _form(description: bytes, inline_bytes: int, forms: Forms) -> Form:
     parts = tuple(map(_read_parcel, described))
     if sum(p.nbytes for p in parts if p.where is True) != inline_bytes:
         raise _malformed("with more or less than it says")
-    known = [arrays_of(p.specs, p.nbytes) if p.where is True else None for p in parts]
-    arrays = tuple(each for each in known if each is not None)
+    arrays, at = [], 0
+    for part in parts:
+        known = arrays_of(part.specs, part.nbytes) if part.where is True else None
+        if known is not None:
+            arrays.append((known, at, at + part.nbytes))
+            at += part.nbytes
     numbers = tuple(p.parcel for p in parts)
-    form = Form(graph_slot, partition, parts, inline_bytes, numbers, len(arrays) == len(parts), arrays)
+    form = Form(graph_slot, partition, parts, inline_bytes, numbers, len(arrays) == len(parts), tuple(arrays))
     if len(description) <= MAX_FORM_BYTES and not any(p.ticket for p in parts):
         if len(forms) >= MAX_FORMS:
             forms.clear()

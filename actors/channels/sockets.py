@@ -144,21 +144,21 @@ class LocalLink:
 
     def send(self, frames: Sequence[Any]) -> bool:
         """As Link says."""
-        pieces = [ONE.pack(1, len(frames[0])) + frames[0]] if len(frames) == 1 else joined(frames)
+        first, *others = (ONE.pack(1, len(frames[0])) + frames[0],) if len(frames) == 1 else joined(frames)
         with self._lock:
             if not self._open:
                 return False
-            if len(pieces) == 1 and not self._waiting:
+            if not others and not self._waiting:
                 try:
-                    sent = self._socket.send(pieces[0])
+                    sent = self._socket.send(first)
                 except BlockingIOError:
                     sent = 0
                 except OSError:  # it is gone: `poll` tells of it
                     return False
-                if sent == len(pieces[0]):
+                if sent == len(first):
                     return True
-                pieces[0] = memoryview(pieces[0])[sent:]
-            self._waiting.extend(map(memoryview, pieces))
+                first = memoryview(first)[sent:]
+            self._waiting.extend(map(memoryview, (first, *others)))
             if not self._full:
                 self._flush()
         return True
@@ -278,8 +278,8 @@ class _Arriving:
         assert self.peer is not None, "whoever may send has proved who it is"
         intake, reader, reason = self._road.intake, self._reader, None
         try:
-            received = reader.receive(self._socket, intake.forms, intake.generation)
-            if type(received) is Known:
+            received = reader.receive(self._socket, intake.forms, intake.opening)
+            if isinstance(received, Known):
                 intake.counters.received += 1
                 intake.events.append(Arrived(self.peer, received))
             elif received:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,9 +10,11 @@ from typing import Any
 import numpy as np
 
 from actors.channels.bodies import SMALL_BYTES
-from actors.channels.messages import Again, Packed, describe
+from actors.channels.messages import Packed, describe, opening
 from actors.channels.wire import Encoded
 
+_NUMBERS, _LENGTH = struct.Struct("<qq"), struct.Struct("<I")
+"""Step and attempt; bytes of the description: the rest of a head (`actors.channels.messages`)."""
 Sends = Sequence[tuple[int, tuple[int, ...]]]
 """Parcels with their destinations."""
 Layout = tuple[tuple[np.dtype[Any], tuple[int, ...], bytes], ...]
@@ -20,9 +23,10 @@ Layout = tuple[tuple[np.dtype[Any], tuple[int, ...], bytes], ...]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Outline:
-    """The messages of one sender for small arrays of these dtypes and shapes. `letters`: for each destination the
-    description, and which of the parcels it gets (None: all)."""
+    """The messages of one sender for small arrays of these dtypes and shapes. `opening`: of its generation. `letters`:
+    for each destination what stands between numbers and bodies, and which of the parcels it gets (None: all)."""
 
+    opening: bytes
     layouts: tuple[Layout, ...]
     letters: tuple[tuple[int, bytes, tuple[int, ...] | None], ...]
 
@@ -46,21 +50,21 @@ class Outline:
             bodies.append(pieces[0] if len(pieces) == 1 else b"".join(pieces))
         return bodies
 
-    def messages(self, step: int, attempt: int, bodies: Sequence[bytes]) -> Iterator[tuple[int, Again]]:
-        """For each destination its message."""
-        for to, description, which in self.letters:
-            yield (
-                to,
-                Again(step, attempt, description, bodies if which is None else [bodies[k] for k in which]),
-            )
+    def messages(self, step: int, attempt: int, bodies: Sequence[bytes]) -> Iterator[tuple[int, bytes]]:
+        """For each destination its message, as `actors.channels.messages.write` writes it."""
+        begin = self.opening + _NUMBERS.pack(step, attempt)
+        for to, described, which in self.letters:
+            chosen = bodies if which is None else [bodies[k] for k in which]
+            yield to, b"".join((begin, described, *chosen))
 
 
 class Steady:
     """The outlines of one sender. One is made when values of the same dtypes and shapes come twice in a row: where
     shapes are always new, it would never be used. Thread-safe."""
 
-    def __init__(self, sender: int, sends: Sends, destinations: Sequence[int] = ()) -> None:
+    def __init__(self, generation: int, sender: int, sends: Sends, destinations: Sequence[int] = ()) -> None:
         """`sender`: a partition, or CALLER. `destinations`: to whom a message goes even if it holds no parcel."""
+        self._opening = opening(generation)
         self._sender, self._sends, self._destinations = sender, sends, destinations
         self.outlines: dict[str, Outline] = {}
         """The latest of each graph slot."""
@@ -96,12 +100,16 @@ class Steady:
         letters = tuple(
             (
                 to,
-                describe(graph_slot, partition, [packed[k] for k in ks]),
+                _described(describe(graph_slot, partition, [packed[k] for k in ks])),
                 None if len(ks) == len(packed) else tuple(ks),
             )
             for to, ks in which.items()
         )
-        return Outline(tuple(layouts), letters)
+        return Outline(self._opening, tuple(layouts), letters)
+
+
+def _described(description: bytes) -> bytes:
+    return _LENGTH.pack(len(description)) + description
 
 
 def _layout(values: Sequence[Any], encoded: Encoded) -> Layout | None:

@@ -26,13 +26,13 @@ class Tampered(Endpoint):
 
     def __init__(self, me: int, device: str, generation: int, address: str) -> None:
         self._device = device
-        self._behind: list[tuple[int, Message]] = []
+        self._behind: list[tuple[int, Message | bytes]] = []
         self._holding = False
-        self._overtaken: dict[int, Message] = {}
+        self._overtaken: dict[int, Message | bytes] = {}
         self._tampering = threading.RLock()
         super().__init__(me, device, generation, address)
 
-    def send(self, peer: int, message: Message, generation: int | None = None) -> bool:
+    def send(self, peer: int, message: Message | bytes, generation: int | None = None) -> bool:
         """As Endpoint, in a way; True as well where the message is sent later."""
         what = chaos.tampering(self._device)
         with self._tampering:
@@ -66,7 +66,7 @@ class Tampered(Endpoint):
             for peer, message in behind:
                 super().send(peer, message)
 
-    def _catch_up(self, peer: int, message: Message) -> None:
+    def _catch_up(self, peer: int, message: Message | bytes) -> None:
         with self._tampering:
             if self._overtaken.get(peer) is message:
                 del self._overtaken[peer]

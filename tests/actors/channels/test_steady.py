@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 
 from actors.channels.bodies import SMALL_BYTES
-from actors.channels.messages import Begin, Packed, Sent, write
+from actors.channels.messages import Begin, Packed, Sent, as_of, write
 from actors.channels.steady import Sends, Steady
 from actors.channels.wire import encode
 from hetero.planner.plan import CALLER
@@ -25,7 +25,9 @@ def seen(steady: Steady, contents: list[list[Any]], slot: str = "primary", times
         steady.sent(slot, contents, [encode(values) for values in contents])
 
 
-def described(contents: list[list[Any]], to: int, sender: int, slot: str = "primary") -> list[Any]:
+def described(
+    contents: list[list[Any]], to: int, sender: int, slot: str = "primary", generation: int = 5
+) -> list[Any]:
     """The message for one destination, made from nothing."""
     parcels = []
     for (parcel, destinations), values in zip(SENDS, contents, strict=True):
@@ -34,8 +36,8 @@ def described(contents: list[list[Any]], to: int, sender: int, slot: str = "prim
             specs, nbytes = encoded.specs, encoded.nbytes
             parcels.append(Packed(parcel, specs, nbytes, body=encoded.joined()))
     if sender == CALLER:
-        return write(Begin(3, 4, slot, tuple(parcels)), 5)
-    return write(Sent(3, 4, slot, sender, tuple(parcels)), 5)
+        return write(Begin(3, 4, slot, tuple(parcels)), generation)
+    return write(Sent(3, 4, slot, sender, tuple(parcels)), generation)
 
 
 arrays = st.builds(
@@ -49,7 +51,7 @@ arrays = st.builds(
     st.lists(st.lists(arrays, min_size=1, max_size=3), min_size=2, max_size=2), st.sampled_from([2, CALLER])
 )
 def test_messages_are_the_same_as_without(contents: list[list[Any]], sender: int) -> None:
-    steady = Steady(sender, SENDS)
+    steady = Steady(5, sender, SENDS)
     seen(steady, contents)
     outline = steady.outlines.get("primary")
     if outline is None:
@@ -59,12 +61,13 @@ def test_messages_are_the_same_as_without(contents: list[list[Any]], sender: int
     bodies = outline.bodies(others)
     assert bodies is not None
     for to, message in outline.messages(3, 4, bodies):
-        assert write(message, 5) == described(others, to, sender)
+        assert [message] == described(others, to, sender)
+        assert [as_of(message, 9)] == described(others, to, sender, generation=9)
     assert [to for to, _ in outline.messages(3, 4, bodies)] == [1, CALLER]
 
 
 def test_an_outline_is_made_when_values_come_alike_twice_in_a_row() -> None:
-    steady = Steady(2, SENDS)
+    steady = Steady(5, 2, SENDS)
     x, y = [[np.ones(2)], [np.ones(3)]], [[np.ones(2)], [np.ones(4)]]
     for contents in (x, y, x, y):
         seen(steady, contents, times=1)
@@ -88,7 +91,7 @@ def test_an_outline_is_made_when_values_come_alike_twice_in_a_row() -> None:
     ids=lambda v: type(v).__name__,
 )
 def test_values_that_are_not_alike_are_told_apart(value: Any) -> None:
-    steady, like = Steady(2, SENDS[1:]), np.ones((2, 3), np.float32)
+    steady, like = Steady(5, 2, SENDS[1:]), np.ones((2, 3), np.float32)
     seen(steady, [[like]])
     outline = steady.outlines["primary"]
     assert outline.bodies([[like]]) is not None
@@ -111,17 +114,17 @@ def test_values_that_are_not_alike_are_told_apart(value: Any) -> None:
     ids=lambda v: repr(v)[:30],
 )
 def test_what_is_not_small_arrays_as_they_lie_gets_no_outline(values: list[Any]) -> None:
-    steady = Steady(2, SENDS[1:])
+    steady = Steady(5, 2, SENDS[1:])
     seen(steady, [values], times=4)
     assert not steady.outlines
 
 
 def test_who_gets_no_parcel_is_told_as_well() -> None:
-    steady, values = Steady(CALLER, SENDS, (1, 3)), [[np.ones(2)], [np.ones(2)]]
+    steady, values = Steady(5, CALLER, SENDS, (1, 3)), [[np.ones(2)], [np.ones(2)]]
     seen(steady, values)
     outline = steady.outlines["primary"]
     bodies = outline.bodies(values)
     assert bodies is not None
     sent = dict(outline.messages(3, 4, bodies))
     assert list(sent) == [1, 3, CALLER]
-    assert write(sent[3], 5) == write(Begin(3, 4, "primary"), 5)
+    assert [sent[3]] == write(Begin(3, 4, "primary"), 5)
