@@ -22,7 +22,7 @@ from hetero.errors import (
 )
 from hetero.extensions.registry import load_modules
 from hetero.kernels.limits import machine_bytes
-from hetero.kernels.randomness import STEP, draw
+from hetero.kernels.randomness import RUN
 from hetero.options import RuntimeOptions
 from hetero.program.validate import validate
 from hetero.providers.base import Provider, ProviderConfig
@@ -274,7 +274,7 @@ class ChildExecutor:
             except StateError as error:
                 if states is None or not states.grown(error, self._runners.values()):
                     raise
-                draw(STEP.get())  # what is run again draws again what it drew
+                RUN.get().number += 1  # what is run again draws again what it drew
 
     def _pinned(self, task: Task, inputs: Sequence[Value], binding: Binding) -> Pins | None:
         """What the program reads and writes in place; the same object as long as nothing has changed."""
