@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import threading
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,7 @@ from hetero.errors import (
 )
 from hetero.extensions.registry import load_modules
 from hetero.kernels.limits import machine_bytes
-from hetero.kernels.randomness import STEP, draw
+from hetero.kernels.randomness import RUN
 from hetero.options import RuntimeOptions
 from hetero.program.validate import validate
 from hetero.providers.base import Provider, ProviderConfig
@@ -39,6 +39,7 @@ from hetero.runtime.pins import Binding, Pins, pins_of
 from hetero.runtime.runner import Context, Runner
 from hetero.runtime.state import Resident, StateChange, StateSpec
 from hetero.runtime.state_copy import StateCopy
+from hetero.runtime.steady import Steady, steady
 from hetero.runtime.surroundings import Surroundings
 from hetero.runtime.weight_uses import weight_uses
 from hetero.trace import Span
@@ -74,7 +75,12 @@ class ChildExecutor:
         self._driven: str | None = None
         self._plain = True
         """Whether nothing is kept here between steps."""
+        self._steady: dict[str, dict[int, Steady | None]] = {}
+        """By graph slot and partition, the run that comes next."""
+        self._next: dict[int, Steady | None] = {}
+        """Of the graph slot that is driven."""
         self._surroundings = Surroundings(min(options.max_value_bytes, machine_bytes()), options.seed)
+        self._under_way = self._surroundings.under_way
         self._busy_s = 0.0
         self._bytes_in = 0
         self._bytes_out = 0
@@ -135,30 +141,28 @@ class ChildExecutor:
         An error leaves the child usable; the step's values on this child are dropped.
         """
         with self._lock:
-            if self._closed:
+            steady = self._next.get(partition) if binding is None and graph_slot == self._driven else None
+            if steady is None and partition not in self._tasks:
                 self._check_open()
-            task = self._tasks.get(partition)
-            if task is None:
                 raise TransportError(
                     f"partition {partition} is not this child's", device=self.provider.name, step=step
                 )
-            started = time.perf_counter()
+            started = perf_counter()
             try:
-                context = self._context
-                if context is not None:
-                    if graph_slot != self._driven:
-                        context.drive(graph_slot)
-                        self._driven = graph_slot
-                    if context.ops is not None:
-                        context.ops.step = step
-                inputs: Sequence[Value] | None = None
-                if task.straight and self._plain and binding is None and len(parcels) == len(task.receives):
-                    inputs = parcels[0] if len(parcels) == 1 else list(itertools.chain(*parcels))
-                if inputs is not None and len(inputs) == len(task.input_names):
-                    sent = self._surroundings.run(step, self._run_straight, task, inputs)
-                else:
-                    sent = self._surroundings.run(step, self._run, task, step, parcels, binding)
+                if steady is not None:
+                    run = self._under_way
+                    if RUN.get() is run:  # this thread dwells: nothing is to be entered
+                        run.step = step
+                        run.number += 1
+                        sent = steady.run(parcels)
+                    else:
+                        sent = self._surroundings.run(step, steady.run, parcels)
+                if steady is None or sent is None:
+                    steady = None
+                    sent = self._run_anew(self._tasks[partition], step, parcels, graph_slot, binding)
             except BaseException as error:
+                if steady is not None:
+                    self._bytes_in += steady.bytes_in
                 self._abandon(step)
                 if isinstance(error, HeteroError):
                     error.at(device=self.provider.name, step=step)
@@ -168,9 +172,12 @@ class ChildExecutor:
                         f"{device} has no memory: {error}", device=device, step=step
                     ) from error
                 raise
-            ended = time.perf_counter()
+            ended = perf_counter()
             self._calls += 1
             self._busy_s += ended - started
+            if steady is not None:
+                self._bytes_in += steady.bytes_in
+                self._bytes_out += steady.bytes_out
             if self.options.trace:
                 self._spans.append(Span(f"partition {partition}", self.provider.name, step, started, ended))
             return sent
@@ -178,6 +185,30 @@ class ChildExecutor:
     def dwell(self) -> None:
         """This thread runs nothing but this child from now on: what surrounds each run is entered once, for good."""
         self._surroundings.dwell()
+
+    def _run_anew(
+        self,
+        task: Task,
+        step: int,
+        parcels: Sequence[Sequence[Value]],
+        graph_slot: str,
+        binding: Binding | None,
+    ) -> list[list[Value]]:
+        """A run that is not known to be like the one before."""
+        context = self._context
+        if context is not None:
+            if graph_slot != self._driven:
+                context.drive(graph_slot)
+                self._driven = graph_slot
+                self._next = self._steady.setdefault(graph_slot, {})
+            if context.ops is not None:
+                context.ops.step = step
+        inputs: Sequence[Value] | None = None
+        if task.straight and self._plain and binding is None and len(parcels) == len(task.receives):
+            inputs = parcels[0] if len(parcels) == 1 else list(itertools.chain(*parcels))
+        if inputs is not None and len(inputs) == len(task.input_names):
+            return self._surroundings.run(step, self._run_straight, task, inputs)
+        return self._surroundings.run(step, self._run, task, step, parcels, binding)
 
     def _run(
         self, task: Task, step: int, parcels: Sequence[Sequence[Value]], binding: Binding | None
@@ -241,7 +272,8 @@ class ChildExecutor:
         """As `_run`, of a program that takes what arrives and whose results leave: most are."""
         for value in inputs:
             self._bytes_in += value.nbytes if type(value) is np.ndarray else value_bytes(value)
-        sent = self._runners[task.partition].run(inputs)
+        runner = self._runners[task.partition]
+        sent = runner.run(inputs)
         for k, value in enumerate(sent):
             if type(value) is np.ndarray:
                 self._bytes_out += value.nbytes
@@ -249,6 +281,9 @@ class ChildExecutor:
                 sent[k] = value = self._to_host(value)
                 self._bytes_out += value_bytes(value)
         self.provider.synchronize()
+        known = self._next.get(task.partition)
+        if known is None or not known.holds():
+            self._next[task.partition] = steady(runner, len(task.receives))
         return [sent]
 
     def _called(
@@ -274,7 +309,7 @@ class ChildExecutor:
             except StateError as error:
                 if states is None or not states.grown(error, self._runners.values()):
                     raise
-                draw(STEP.get())  # what is run again draws again what it drew
+                RUN.get().number += 1  # what is run again draws again what it drew
 
     def _pinned(self, task: Task, inputs: Sequence[Value], binding: Binding) -> Pins | None:
         """What the program reads and writes in place; the same object as long as nothing has changed."""
@@ -337,6 +372,12 @@ class ChildExecutor:
 
     def _note_kept(self) -> None:
         self._plain = not self._states and not self._buffers
+        self._forget_steady()
+
+    def _forget_steady(self) -> None:
+        self._driven = None
+        self._steady.clear()
+        self._next = {}
 
     def _to_host(self, value: Value) -> Value:
         if type(value) is np.ndarray:  # which it mostly is, and which takes far less time to tell
@@ -425,7 +466,6 @@ class ChildExecutor:
         self._runners, self._tasks = {}, {}
         self._states.clear()
         self._note_kept()
-        self._driven = None
         self._pins.clear()
         self._banks = None
         self._steps.clear()

@@ -89,7 +89,7 @@ class Roots:
         drive.last, drive.usual = (key, found), None
         return found, inputs, False
 
-    def _drive(self) -> Drive:
+    def drive(self) -> Drive:
         """What this run's graph slot did with this program before."""
         runner = self._runner
         slot = runner.context.graph_slot
@@ -246,7 +246,7 @@ class Roots:
 
     def _least_wanted(self, cache: OrderedDict[Any, Section]) -> Any:
         """The key that was used longest ago (never the last one), of those that no other graph slot stands on."""
-        own = self._drive()
+        own = self.drive()
         kept = {id(d.last[1]) for d in self.drives.values() if d is not own and d.last is not None}
         oldest = itertools.islice(cache.items(), len(cache) - 1)
         free = (key for key, section in oldest if id(section) not in kept)
@@ -264,6 +264,8 @@ class Roots:
 
     def drop(self) -> None:
         """Close every section."""
+        for drive in self.drives.values():
+            drive.last = None
         self.drives.clear()
         for section in self.sections.values():
             section.close()

@@ -115,12 +115,12 @@ class Liveness:
 class Table:
     """The values of volatile slots during a run; allocated once, cleared after every run, also a failed one."""
 
-    __slots__ = ("_blank", "values")
+    __slots__ = ("blank", "values")
 
     def __init__(self, n_slots: int) -> None:
         self.values: list[Any] = [None] * n_slots
-        self._blank: tuple[None, ...] = (None,) * n_slots
+        self.blank: tuple[None, ...] = (None,) * n_slots
 
     def clear(self) -> None:
         """Drop every reference to values of the run."""
-        self.values[:] = self._blank
+        self.values[:] = self.blank

@@ -3,7 +3,6 @@ one thread."""
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import Context
@@ -13,15 +12,9 @@ import numpy as np
 
 from hetero.kernels.blas_threads import enter_one_blas_thread, leave_one_blas_thread, one_blas_thread
 from hetero.kernels.limits import limited
-from hetero.kernels.randomness import drawing, drawn
+from hetero.kernels.randomness import RUN, Run, drawing
 
 R = TypeVar("R")
-
-
-class _Home(threading.local):
-    """What is known of the thread that calls. `dwells`: whether `dwell` was called there."""
-
-    dwells = False
 
 
 class Surroundings:
@@ -29,7 +22,8 @@ class Surroundings:
 
     def __init__(self, value_bytes: int, seed: int) -> None:
         self._value_bytes, self._seed = value_bytes, seed
-        self._home = _Home()
+        self.under_way = Run(seed)
+        """The run that is under way where this was entered for good: in the context, and in threads that dwell."""
         self._context: Context | None = None
 
     def settle(self, *, apart: bool) -> None:
@@ -42,12 +36,15 @@ class Surroundings:
 
     def run(self, step: int, act: Callable[..., R], *args: Any) -> R:
         """What `act` returns, called with these arguments for this step."""
-        if self._home.dwells:
-            return drawn(step, act, *args)
+        run = self.under_way
+        run.step = step
+        run.number += 1
+        if RUN.get() is run:
+            return act(*args)
         if self._context is not None:
             enter_one_blas_thread()
             try:
-                return self._context.run(drawn, step, act, *args)
+                return self._context.run(act, *args)
             finally:
                 leave_one_blas_thread()
         with (
@@ -68,9 +65,8 @@ class Surroundings:
         """This thread runs nothing but this child from now on: all is entered once, for good."""
         self._enter()
         enter_one_blas_thread()
-        self._home.dwells = True
 
     def _enter(self) -> None:
         np.seterr(all="ignore")
         limited(self._value_bytes).__enter__()
-        drawing(self._seed, 0).__enter__()
+        RUN.set(self.under_way)

@@ -9,7 +9,7 @@ import pytest
 
 from hetero.errors import KernelError, MemoryLimitError, UnsupportedError
 from hetero.kernels.base import lookup
-from hetero.kernels.randomness import STEP
+from hetero.kernels.randomness import drawing
 from hetero.types import TensorSpec
 from tests.kernels.harness import operation, specs_of
 
@@ -104,9 +104,8 @@ def test_a_step_replayed_elsewhere_draws_the_same_numbers() -> None:
         draw = drawer("RandomUniform", [], shape=[3])
         drawn = []
         for number in numbers:
-            token = STEP.set(number)
-            drawn.append([draw().tolist(), draw().tolist()])  # Twice, as in a loop body.
-            STEP.reset(token)
+            with drawing(0, number):
+                drawn.append([draw().tolist(), draw().tolist()])  # Twice, as in a loop body.
         return drawn
 
     whole = steps(0, 1, 2)

@@ -10,7 +10,7 @@ import pytest
 
 from hetero.kernels.blas_threads import leave_one_blas_thread
 from hetero.kernels.limits import _VALUE_BYTES, MAX_VALUE_BYTES
-from hetero.kernels.randomness import SEED, STEP
+from hetero.kernels.randomness import RUN
 from hetero.runtime.surroundings import Surroundings
 
 MARK: ContextVar[str] = ContextVar("MARK", default="nobody's")
@@ -24,7 +24,7 @@ def settled(*, apart: bool) -> Surroundings:
 
 def look(value: int) -> tuple[object, ...]:
     assert np.geterr()["divide"] == "ignore"
-    return value, STEP.get(), SEED.get(), _VALUE_BYTES.get(), MARK.get()
+    return value, RUN.get().step, RUN.get().seed, _VALUE_BYTES.get(), MARK.get()
 
 
 @pytest.mark.parametrize("apart", [True, False])
@@ -34,7 +34,7 @@ def test_runs_are_surrounded_and_nothing_is_left(apart: bool) -> None:
         for step in (1, 2):
             assert surroundings.run(step, look, 5)[:4] == (5, step, 7, 1 << 20)
         assert np.geterr()["divide"] == "raise"
-    assert (STEP.get(), SEED.get(), _VALUE_BYTES.get()) == (None, 0, MAX_VALUE_BYTES)
+    assert (RUN.get().step, RUN.get().seed, _VALUE_BYTES.get()) == (None, 0, MAX_VALUE_BYTES)
 
 
 @pytest.mark.parametrize("apart", [True, False])
@@ -42,7 +42,7 @@ def test_an_error_leaves_them_as_they_were(apart: bool) -> None:
     surroundings = settled(apart=apart)
     with pytest.raises(ZeroDivisionError):
         surroundings.run(1, lambda: 1 // 0)
-    assert STEP.get() is None
+    assert RUN.get().step is None
     assert surroundings.run(2, look, 5)[1] == 2
 
 

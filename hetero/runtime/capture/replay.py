@@ -5,8 +5,10 @@ from __future__ import annotations
 import operator
 from functools import partial
 
+from hetero.errors import HeteroError
 from hetero.kernels.base import Call
 from hetero.program.program import Program
+from hetero.providers.base import Provider
 from hetero.runtime.artifacts import COMPLETE, Artifact
 from hetero.runtime.capture.captured import Captured
 from hetero.runtime.capture.graph_slots import GraphSlot
@@ -49,17 +51,30 @@ def call_section(program: Program, section: Section, context: Context) -> None:
             call()
     except Exception as error:
         at = len(steps) - operator.length_hint(done) - 1
-        if captured is not None and steps is captured.steps:
-            at = captured.firsts[at]
-        instruction = program.instructions[section.nodes[at]]
-        ours = locate(error, instruction, context.provider)
-        if at in section.shared:
-            ours.node = instruction.op.name or None
+        replayed = captured if captured is not None and steps is captured.steps else None
+        ours = located_call(program, section, replayed, at, error, context.provider)
         raise ours from ours.__cause__
     finally:
         if lease is not None:
             lease.end()
     section.warm = True
+
+
+def located_call(
+    program: Program,
+    section: Section,
+    captured: Captured | None,
+    at: int,
+    error: Exception,
+    provider: Provider,
+) -> HeteroError:
+    """As `locate`, of what call `at` of the section raised; or step `at` of it as `captured`."""
+    at = at if captured is None else captured.firsts[at]
+    instruction = program.instructions[section.nodes[at]]
+    ours = locate(error, instruction, provider)
+    if at in section.shared:
+        ours.node = instruction.op.name or None
+    return ours
 
 
 def _recorded(program: Program, section: Section, context: Context, slot: GraphSlot) -> Captured:
