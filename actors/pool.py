@@ -6,18 +6,20 @@ import logging
 import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
-from functools import partial
+from contextlib import AbstractContextManager, suppress
 from typing import Any
 
+import numpy as np
 import ray
 import ray.exceptions as rex
 
 from actors import refs
 from actors.bringing_up import bring_up
+from actors.channels.driver import DriverChannel
 from actors.child import ChildActor, node_id
 from actors.cluster import ensure_ray
 from actors.elements import Elements, brought, senders_of
+from actors.events import StepLaunched
 from actors.failures import dead_actor, is_death, translated
 from actors.journal import Call, Journal, RayParcel, StateBound, StateChanged
 from actors.members import GONE_S, Held, Member
@@ -26,14 +28,16 @@ from actors.parcels import INLINE_BYTES, NewBank, pack, unpack
 from actors.relocation import Relocation
 from actors.replaying import issue
 from actors.resources import RayOptions
-from actors.roads import ChannelFlight, Roads, Transport
+from actors.roads import Roads, Transport
 from actors.underway import Underway
+from actors.whole_step import WholeStep
 from hetero.errors import ChildDiedError, ClosedError, HeteroError, StepTimeoutError, TransportError
 from hetero.options import RuntimeOptions
 from hetero.planner.plan import Plan
 from hetero.providers.base import ProviderConfig
+from hetero.routes import Routes
 from hetero.runtime.child import Value, value_bytes
-from hetero.runtime.children import Attend, Children, Ended, ParcelRef, PlannedCall, Planner, T
+from hetero.runtime.children import Attend, Children, Ended, ParcelRef, Planner, T
 from hetero.runtime.device_buffers import BufferChange
 from hetero.runtime.pins import Binding
 from hetero.runtime.state import StateChange, StateSpec
@@ -86,8 +90,8 @@ class _Launching:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         try:
-            if kind is None:
-                self._mending.given_out(self._step)
+            if kind is None and self._mending.checkpoints.due is not None:
+                self._mending.checkpoints.launched(self._step)
         finally:
             self._mending.lock.release()
 
@@ -116,6 +120,8 @@ class RayChildren(Children):
         self._current = threading.local()
         """`step`: what this thread is at."""
         self._elements = Elements()
+        self._routes: Routes | None = None
+        """Of a step that goes whole; None where none does."""
         self._closed = False
         finalizer = weakref.finalize(self, _close_in_background, self._held)
         finalizer.atexit = False  # leaving Ray, which happens at exit, ends actors and placement groups too
@@ -153,8 +159,12 @@ class RayChildren(Children):
 
     def _drive(self, plan: Plan) -> None:
         """Steps go by this plan from now on."""
+        roads, routes = self._held.roads, Routes(plan.sections[0])
         self._elements.senders = senders_of(plan)
-        self._held.roads.plan = plan
+        by_value = self._elements.senders and roads.transport == "auto"  # as sequences would travel
+        asked = roads.transport != "objects" and routes.taken  # else nobody would wait for its end
+        self._routes = routes if asked and not by_value else None
+        roads.plan = plan
 
     # -- running -------------------------------------------------------------------------------------------------
     def launching(self, step: int) -> AbstractContextManager[object]:
@@ -163,6 +173,7 @@ class RayChildren(Children):
     def begin(self, step: int) -> None:
         """A step's calls follow. Raises: ClosedError, ChildDiedError."""
         self._check()
+        self._mending.ready()
         self._mending.launched(step)
         self._journal.record(step)
         self._current.step = step
@@ -199,81 +210,117 @@ class RayChildren(Children):
         self._journal.record(step).calls.append(call)
         return sends
 
-    def launch(
-        self,
-        step: int,
-        given: Mapping[int, Sequence[Value]],
-        calls: Sequence[PlannedCall],
-        sends_back: Sequence[int],
-        graph_slot: str,
-    ) -> Sequence[ParcelRef] | None:
-        if not sends_back or (self._elements.senders and self._held.roads.transport == "auto"):
-            return None  # nobody would wait for its end; or sequences would move by value
-        try:
-            flight = self._held.roads.launch(
-                step,
-                partial(brought, given),
-                sends_back,
-                graph_slot,
-                self._options.step_timeout_s or None,
-            )
-        except HeteroError as error:
-            if not self._held.roads.broken:
-                raise
-            if not self._options.recover:
-                confirmed = self._confirmed(error)
-                if confirmed is error:
-                    raise
-                raise confirmed from error
-            self._mending.cut_off(error.device, error.message)
+    def run_whole(
+        self, step: int, values: Mapping[str, Value], graph_slot: str, timeout_s: float | None
+    ) -> dict[str, Value] | None:
+        # The steady road, in as few calls as it goes: between two steps other processes had the caches, and what is
+        # called for the first time since takes ten times as long as the next time.
+        roads = self._held.roads
+        if self._routes is None or roads.objects:
             return None
+        plain = True
+        for value in values.values():
+            if value.__class__ is not np.ndarray:
+                plain = False
+        mending, record, channel, flight = self._mending, None, None, None
+        try:
+            with mending.lock:
+                record = self._begun(step, values, graph_slot, wait=True)
+                if record is None:
+                    return None
+                channel, epoch = roads.channel, mending.epoch
+                assert channel is not None, "it has just begun"
+                given = record.given if plain else brought(record.given)
+                flight = channel.launch(step, given, graph_slot, timeout_s)
+                record.way = channel, flight
+                if mending.checkpoints.due is not None:
+                    mending.checkpoints.launched(step)
+            arrived = channel.get(flight, timeout_s)
+        except HeteroError as error:
+            if record is None or channel is None or (flight is None and channel.broken is None):
+                raise
+            self._mend(step, epoch, error, channel)
+        else:
+            with mending.lock:
+                if mending.finished(step, epoch):
+                    return record.named(arrived)
+        return self.awaited(step, timeout_s)
+
+    def launch_nowait(
+        self, step: int, values: Mapping[str, Value], graph_slot: str, ended: Ended
+    ) -> Attend | None:
+        mending = self._mending
+        if self._elements.senders or self._options.step_timeout_s:
+            return None  # sequences may have to be brought; or somebody has to look at the time
+        if not mending.lock.acquire(blocking=False):
+            return None
+        try:
+            record = self._begun(step, values, graph_slot, wait=False)
+            if record is None:
+                return None
+            channel, flight = self._held.roads.channel, None
+            assert channel is not None, "it has just begun"
+            with suppress(HeteroError):  # whoever tries again is told
+                flight = channel.launch_nowait(step, record.given, graph_slot)
+            if flight is None:
+                mending.dropped(step)
+                return None
+            record.way = channel, flight
+            underway = Underway(mending, record, channel, flight, ended)
+            flight.when_over(underway.over)
+            return underway.attend
+        finally:
+            mending.lock.release()
+
+    def _begun(
+        self, step: int, values: Mapping[str, Value], graph_slot: str, *, wait: bool
+    ) -> WholeStep | None:
+        """The record of a step that goes whole, which its launch follows; None, and nothing has happened, where it has
+        to be called partition by partition. `wait`: what has to be done before is done, else that is a None as well."""
+        channel, mending = self._held.roads.channel, self._mending
+        if channel is None or channel.broken is not None or not mending.quiet:
+            channel = self._opened() if wait else None
+        routes = self._routes
+        if routes is None or channel is None:
+            return None
+        if mending.machine is not None:
+            mending.machine.handle(StepLaunched(step))
+        given = {parcel: [*map(values.__getitem__, names)] for parcel, names in routes.given}
+        record = self._journal.open[step] = WholeStep(step, routes, given, graph_slot)
+        return record
+
+    def _opened(self) -> DriverChannel | None:
+        """The channels, once all children are there and they are open; they may have ended by themselves. None: steps
+        go over objects."""
+        self._check()
+        self._mending.ready()
+        try:
+            return self._held.roads.choice()
         except rex.RayError as error:  # a child was gone when channels were to be opened
             if not self._options.recover or not is_death(error):
                 raise self._failure(error)  # noqa: B904 - `translated` has set the cause
             self._mending.died(error)
             return None
-        if flight is None:
-            return None
-        record = self._journal.record(step)
-        record.flight = flight
-        back = {k: RayParcel(step, None) for k in sends_back}
-        record.planned = lambda: _calls(step, given, calls, back, graph_slot)
-        return list(back.values())
 
-    def launch_nowait(
-        self,
-        step: int,
-        given: Mapping[int, Sequence[Value]],
-        calls: Sequence[PlannedCall],
-        sends_back: Sequence[int],
-        graph_slot: str,
-        ended: Ended,
-    ) -> Attend | None:
-        mending, roads = self._mending, self._held.roads
-        if not sends_back or self._elements.senders or self._options.step_timeout_s:
-            return None  # as in `launch`; or somebody has to look at the time
-        if not mending.lock.acquire(blocking=False):
-            return None
-        try:
-            if not mending.quiet or mending.machine is None:
-                return None
-            self.begin(step)
+    def awaited(self, step: int, timeout_s: float | None) -> dict[str, Value]:
+        while True:
+            with self._mending.lock:
+                self._mending.check(step)
+                record, epoch = self._journal.open[step], self._mending.epoch
+                assert isinstance(record, WholeStep), "it was begun as one"
+                way = record.way
+            if way is None:  # given out again, over objects
+                back = self.get(record.back, timeout_s)
+                return record.named({k: b for (k, _), b in zip(record.routes.taken, back, strict=True)})
+            channel, flight = way
             try:
-                flight = roads.launch_nowait(step, given, sends_back, graph_slot)
-            except HeteroError:  # whoever tries again is told
-                flight = None
-            if flight is None:
-                mending.dropped(step)
-                return None
-            record = self._journal.record(step)
-            record.flight = flight
-            back = {k: RayParcel(step, None) for k in sends_back}
-            record.planned = lambda: _calls(step, given, calls, back, graph_slot)
-            underway = Underway(mending, step, flight, list(back.values()), ended)
-            flight.flight.when_over(underway.over)
-            return flight.attend
-        finally:
-            mending.lock.release()
+                arrived = channel.get(flight, timeout_s)
+            except HeteroError as error:
+                self._mend(step, epoch, error, channel)
+                continue
+            with self._mending.lock:
+                if self._mending.finished(step, epoch):
+                    return record.named(arrived)
 
     def get(self, parcels: Sequence[ParcelRef], timeout_s: float | None) -> list[list[Value]]:
         """As Children says; arrays are the caller's own, so that keeping them holds nothing in the object store."""
@@ -281,26 +328,18 @@ class RayChildren(Children):
         while True:
             with self._mending.lock:
                 self._mending.check(step)
+                self._check(open_only=True)
                 epoch = self._mending.epoch
-                flight: ChannelFlight | None = self._journal.record(step).flight
-                awaited = {}
-                if flight is None:
-                    self._check(open_only=True)
-                    sources = [parcel.sources() for parcel in parcels]
-                    awaited = self._awaited(step, {id(p): p for each in sources for p, _ in each})
+                sources = [parcel.sources() for parcel in parcels]
+                awaited = self._awaited(step, {id(p): p for each in sources for p, _ in each})
             try:
-                if flight is not None:
-                    came = flight.get(timeout_s)
-                else:
-                    wires = ray.get(list(awaited.values()), timeout=timeout_s)
+                wires = ray.get(list(awaited.values()), timeout=timeout_s)
             except (rex.RayError, HeteroError) as error:
-                self._mend(step, epoch, error, flight)
+                self._mend(step, epoch, error)
                 continue
             with self._mending.lock:
                 if self._mending.finished(step, epoch):
                     break
-        if flight is not None:
-            return came
         self._held.roads.succeeded()
         found = dict(zip(awaited, wires, strict=True))
         del wires
@@ -327,12 +366,12 @@ class RayChildren(Children):
         return {**arriving, **{-1 - k: ref for k, ref in enumerate(silent)}}
 
     def _mend(
-        self, step: int, epoch: int, error: rex.RayError | HeteroError, flight: ChannelFlight | None = None
+        self, step: int, epoch: int, error: rex.RayError | HeteroError, channel: DriverChannel | None = None
     ) -> None:
         """Have the step go on after `error`, or raise it as the caller's."""
         theirs = isinstance(error, rex.RayError)  # then it may be of a class of ours as well
         late = isinstance(error, rex.GetTimeoutError if theirs else StepTimeoutError)
-        lost = is_death(error) if theirs else flight is not None and flight.broken
+        lost = is_death(error) if theirs else channel is not None and channel.broken is not None
         if not (late or lost) or not self._options.recover:
             with self._mending.lock:
                 if not self._mending.led_here():
@@ -370,8 +409,9 @@ class RayChildren(Children):
     def drop(self, step: int) -> None:
         with self._mending.lock:
             record = self._journal.open.get(step)
-            if record is not None and record.flight is not None:
-                record.flight.drop()
+            if record is not None and record.way is not None:
+                channel, flight = record.way
+                channel.drop(flight)
             self._mending.dropped(step)
             lease = self._held.lease
             if lease is None or not lease.usable():
@@ -538,24 +578,6 @@ class RayChildren(Children):
         with self._mending.lock:
             self._mending.close()
         self._held.close(DRAIN_S)
-
-
-def _calls(
-    step: int,
-    given: Mapping[int, Sequence[Value]],
-    calls: Sequence[PlannedCall],
-    back: Mapping[int, RayParcel],
-    graph_slot: str,
-) -> list[Call]:
-    """The calls of a step as they would be made over objects, for a replay. `back`: the parcels that the caller has."""
-    parcels = {k: RayParcel(step, pack(values), given=True) for k, values in given.items()}
-    made = []
-    for partition, receives, sends in calls:
-        sent = {k: back.get(k) or RayParcel(step, None) for k in sends}
-        parcels |= sent
-        taken = tuple(parcels[k] for k in receives)
-        made.append(Call(partition.child, partition.id, graph_slot, taken, tuple(sent.values())))
-    return made
 
 
 def start_children(

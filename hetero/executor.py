@@ -39,7 +39,7 @@ from hetero.planner.plan import Parcel, Plan
 from hetero.planner.planner import Wishes, graph_of
 from hetero.providers.base import Provider
 from hetero.providers.registry import ProviderLike, resolve
-from hetero.routes import Only, Routes
+from hetero.routes import Only
 from hetero.runtime.children import Children, InlineChildren, ParcelRef
 from hetero.runtime.extensions import extension_operations
 from hetero.runtime.pins import Binding
@@ -297,41 +297,35 @@ class HeterogeneousExecutor:
         and a worker only where there is something to wait for after all."""
         if self._inline or self._classes:
             return False
-        routes = self._failover.routes[0]
 
-        def ended(parcels: Sequence[ParcelRef], arrived: Sequence[Sequence[Any]] | None) -> None:
-            if arrived is None:
-                workers.submit(future.fulfil, self._awaited, step, values, names, parcels)
+        def ended(found: dict[str, Any] | None) -> None:
+            if found is None:
+                workers.submit(future.fulfil, self._awaited, step, values, names)
                 return
             self._count("steps")
-            outputs = self._outputs(values, names, routes, arrived)
+            outputs = self._outputs(values, names, found)
             if not future.fulfilled(outputs):
                 workers.submit(future.fulfil, lambda: outputs)
 
-        given = {parcel.id: [values[v] for v in parcel.values] for parcel in routes.from_caller}
-        children, sends_back = self._children, routes.sends_back
-        attend = children.launch_nowait(step, given, routes.calls, sends_back, graph_slot, ended)
+        attend = self._children.launch_nowait(step, values, graph_slot, ended)
         if attend is not None:
             future.begun(attend)
         return attend is not None
 
-    def _awaited(
-        self, step: int, values: dict[str, Any], names: Sequence[str], parcels: Sequence[ParcelRef]
-    ) -> dict[str, Any]:
+    def _awaited(self, step: int, values: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
         """What comes of a step that was begun elsewhere, and did not end as it mostly does."""
         try:
-            arrived = self._children.get(parcels, self.options.step_timeout_s or None)
+            found = self._children.awaited(step, self.options.step_timeout_s or None)
         except BaseException as error:
             self._failed(step, error)
             raise
         self._count("steps")
-        return self._outputs(values, names, self._failover.routes[0], arrived)
+        return self._outputs(values, names, found)
 
-    def _outputs(
-        self, values: dict[str, Any], names: Sequence[str], routes: Routes, arrived: Sequence[Sequence[Any]]
-    ) -> dict[str, Any]:
-        for parcel, got in zip(routes.to_caller, arrived, strict=True):
-            values.update(zip(parcel.values, got, strict=True))
+    def _outputs(self, values: dict[str, Any], names: Sequence[str], found: dict[str, Any]) -> dict[str, Any]:
+        if (*found,) == names:
+            return found
+        values.update(found)
         return {name: values[name] if name in values else self._weights[name] for name in names}
 
     def map(
@@ -403,7 +397,7 @@ class HeterogeneousExecutor:
             if only is not None:
                 left = self._step_alone(only, step, values, graph_slot, binding)
             else:
-                self._step_in_parcels(section, step, values, graph_slot, binding)
+                found = self._step_whole(section, step, values, graph_slot, binding)
         except BaseException as error:
             self._failed(step, error)
             raise
@@ -413,7 +407,8 @@ class HeterogeneousExecutor:
                 return dict(zip(names, left[0]))  # noqa: B905 - as many as there are; a look takes half as long again
             for sent, got in zip(only.sends, left, strict=True):
                 values.update(zip(sent, got, strict=True))
-        return {name: values[name] if name in values else self._weights[name] for name in names}
+            found = {}
+        return self._outputs(values, names, found)
 
     def _failed(self, step: int, error: BaseException) -> None:
         """Nothing is left of a step that has failed; the error says which it was."""
@@ -434,16 +429,24 @@ class HeterogeneousExecutor:
                 return section
         return 0
 
-    def _step_in_parcels(
+    def _step_whole(
         self, section: int, step: int, values: dict[str, Any], graph_slot: str, binding: Binding | None
-    ) -> None:
-        """Add to `values` what the partitions send to the caller."""
-        with self._children.launching(step):
-            pending = self._launch(section, step, values, graph_slot, binding)
+    ) -> dict[str, Any]:
+        """What the partitions send to the caller."""
         timeout_s = self.options.step_timeout_s or None
-        arrived = self._children.get([r for _, r in pending], timeout_s)
-        for (parcel, _), got in zip(pending, arrived, strict=True):
-            values.update(zip(parcel.values, got, strict=True))
+        found = None
+        if self._closed:
+            self._check_open()
+        if section == 0 and (binding is None or binding.on_device is None):
+            found = self._children.run_whole(step, values, graph_slot, timeout_s)
+        if found is None:
+            found = {}
+            with self._children.launching(step):
+                pending = self._launch(section, step, values, graph_slot, binding)
+            arrived = self._children.get([r for _, r in pending], timeout_s)
+            for (parcel, _), got in zip(pending, arrived, strict=True):
+                found.update(zip(parcel.values, got, strict=True))
+        return found
 
     def _step_alone(
         self, only: Only, step: int, values: dict[str, Any], graph_slot: str, binding: Binding | None
@@ -466,20 +469,13 @@ class HeterogeneousExecutor:
         """Begin the step, whole or by calling every partition in the plan's order; returns what comes back."""
         self._check_open()
         children, routes = self._children, self._failover.routes[section]
-        given = {parcel.id: [values[v] for v in parcel.values] for parcel in routes.from_caller}
-        # channels know the way of the plan itself only, and nothing of buffers
-        if section == 0 and (binding is None or binding.on_device is None):
-            launched = children.launch(step, given, routes.calls, routes.sends_back, graph_slot)
-            if launched is not None:
-                return list(zip(routes.to_caller, launched, strict=True))
-            if routes is not self._failover.routes[section]:  # a provider was lost with it
-                routes = self._failover.routes[section]
-                given = {parcel.id: [values[v] for v in parcel.values] for parcel in routes.from_caller}
         if binding is not None and binding.on_device is not None and self._failover.degraded:
             on_device = binding.on_device
             kept = frozenset(withheld(self.plan, on_device.outputs.keys()))
             binding = replace(binding, on_device=replace(on_device, withheld=kept))
-        parcels: dict[int, ParcelRef] = {k: children.put(content) for k, content in given.items()}
+        parcels: dict[int, ParcelRef] = {
+            parcel: children.put([values[v] for v in names]) for parcel, names in routes.given
+        }
         for partition, receives, sends in routes.calls:
             arrived = [parcels[p] for p in receives]
             left = children.call(
