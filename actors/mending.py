@@ -36,8 +36,6 @@ from actors.events import (
     StateBegan,
     StateEnded,
     StepDropped,
-    StepFinished,
-    StepLaunched,
     StepsReplayed,
     TakeCheckpoint,
 )
@@ -69,6 +67,9 @@ class Mending:
         self.machine: Recovery | None = None
         self.relocation: Relocation | None = None
         self.closed = False
+        self.calm = False
+        """Whether it was quiet when last that was asked, and nothing has happened since; a child that has ended is in
+        `Held.ended`."""
         self._held, self._journal, self._options = held, journal, options
         self._starting = Starting(held, options)
         self.checkpoints = Checkpoints(held, journal)
@@ -104,10 +105,12 @@ class Mending:
         return list(self._held.members.values())
 
     # -- steps ---------------------------------------------------------------------------------------------------
-    @property
     def quiet(self) -> bool:
-        """Whether there is recovery, which has nothing to do, and nothing that a step would have to hear of."""
-        if (
+        """Whether there is recovery, which has nothing to do, and nothing that a step would have to hear of; `calm`
+        remembers it."""
+        ended = self._held.ended
+        ended.clear()  # first: who ends from now on is there again
+        self.calm = not (
             self.closed
             or self.machine is None
             or self._todo
@@ -117,12 +120,11 @@ class Mending:
             or self._given_up
             or not self._rebuilding.asked
             or self.checkpoints.due is not None
-        ):
-            return False
-        for member in self._held.members.values():  # noqa: SIM110 - every step asks: no call that is not needed
-            if member.over:
-                return False
-        return True
+            or any(member.over for member in self._held.members.values())
+        )
+        if self.closed:  # which who closes says without the lock
+            self.calm = False
+        return self.calm
 
     def ready(self) -> None:
         """A step may be launched now: children that died idle are brought back first. Raises: ChildDiedError."""
@@ -140,7 +142,7 @@ class Mending:
     def launched(self, step: int) -> None:
         """A step's calls will follow, which the children are ready for."""
         if self.machine is not None:
-            self.machine.handle(StepLaunched(step))
+            self.machine.launched(step)
 
     def finished(self, step: int, epoch: int) -> bool:
         """Whether the results of `step` that came in `epoch` are the ones; if so, the step has ended."""
@@ -154,7 +156,7 @@ class Mending:
         if self.checkpoints.due is not None:
             for event in self.checkpoints.settle():
                 machine.handle(event)
-        self._todo.extend(machine.handle(StepFinished(step)))
+        self._todo.extend(machine.finished(step))
         if self._todo or self._starting.coming:
             self.do()
         return True
@@ -300,8 +302,13 @@ class Mending:
             self._last_cause[cause] = member.device
             self.do(HeartbeatMissed(member.device, member.generation, time.monotonic(), step, cause))
 
-    def close(self) -> None:
+    def shut(self) -> None:
+        """Nothing is begun any more, and what is being started ends; needs no lock."""
         self.closed = True
+        self.calm = False
+
+    def close(self) -> None:
+        self.shut()
         if self.machine is not None:
             self.machine.handle(Closed())
 
@@ -376,6 +383,7 @@ class Mending:
             self._todo.clear()
             self._starting.forget()
             return
+        self.calm = False
         for event in events:
             self._todo.extend(self.machine.handle(event))
         while self._todo or self._starting.coming:

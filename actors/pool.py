@@ -19,7 +19,6 @@ from actors.channels.driver import DriverChannel
 from actors.child import ChildActor, node_id
 from actors.cluster import ensure_ray
 from actors.elements import Elements, brought, senders_of
-from actors.events import StepLaunched
 from actors.failures import dead_actor, is_death, translated
 from actors.journal import Call, Journal, RayParcel, StateBound, StateChanged
 from actors.members import GONE_S, Held, Member
@@ -216,7 +215,7 @@ class RayChildren(Children):
         # The steady road, in as few calls as it goes: between two steps other processes had the caches, and what is
         # called for the first time since takes ten times as long as the next time.
         roads = self._held.roads
-        if self._routes is None or roads.objects:
+        if self._routes is None or (roads.channel is None and roads.objects):
             return None
         plain = True
         for value in values.values():
@@ -228,7 +227,8 @@ class RayChildren(Children):
                 record = self._begun(step, values, graph_slot, wait=True)
                 if record is None:
                     return None
-                channel, epoch = roads.channel, mending.epoch
+                channel, machine = roads.channel, mending.machine
+                epoch = 0 if machine is None else machine.epoch
                 assert channel is not None, "it has just begun"
                 given = record.given if plain else brought(record.given)
                 flight = channel.launch(step, given, graph_slot, timeout_s)
@@ -242,8 +242,12 @@ class RayChildren(Children):
             self._mend(step, epoch, error, channel)
         else:
             with mending.lock:
-                if mending.finished(step, epoch):
-                    return record.named(arrived)
+                finished = mending.finished(step, epoch)
+            if finished:
+                found: dict[str, Value] = {}
+                for parcel, names in record.routes.taken:
+                    found.update(zip(names, arrived[parcel], strict=True))
+                return found
         return self.awaited(step, timeout_s)
 
     def launch_nowait(
@@ -277,15 +281,19 @@ class RayChildren(Children):
     ) -> WholeStep | None:
         """The record of a step that goes whole, which its launch follows; None, and nothing has happened, where it has
         to be called partition by partition. `wait`: what has to be done before is done, else that is a None as well."""
-        channel, mending = self._held.roads.channel, self._mending
-        if channel is None or channel.broken is not None or not mending.quiet:
+        held, mending = self._held, self._mending
+        channel = held.roads.channel
+        calm = (mending.calm and not held.ended) or mending.quiet()
+        if not calm or channel is None or channel.broken is not None:
             channel = self._opened() if wait else None
         routes = self._routes
         if routes is None or channel is None:
             return None
         if mending.machine is not None:
-            mending.machine.handle(StepLaunched(step))
-        given = {parcel: [*map(values.__getitem__, names)] for parcel, names in routes.given}
+            mending.machine.launched(step)
+        given = {}
+        for parcel, names in routes.given:
+            given[parcel] = [*map(values.__getitem__, names)]
         record = self._journal.open[step] = WholeStep(step, routes, given, graph_slot)
         return record
 
@@ -568,13 +576,15 @@ class RayChildren(Children):
 
     def abandon(self) -> None:
         """Stop every child at once, whatever it is doing, and let go of the cluster."""
-        self._closed = self._mending.closed = True
+        self._closed = True
+        self._mending.shut()
         self._held.close(0.0)
 
     def close(self) -> None:
         if not self._closed:
             self._elements.bring()
-        self._closed = self._mending.closed = True  # which ends what is being started
+        self._closed = True
+        self._mending.shut()  # which ends what is being started
         with self._mending.lock:
             self._mending.close()
         self._held.close(DRAIN_S)

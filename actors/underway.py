@@ -39,6 +39,6 @@ class Underway:
         if self._flight.error is not None or not mending.lock.acquire(timeout=PATIENCE_S):
             return False
         try:
-            return mending.quiet and mending.finished(self._record.step, self._epoch)
+            return mending.quiet() and mending.finished(self._record.step, self._epoch)
         finally:
             mending.lock.release()

@@ -7,12 +7,11 @@ import operator
 import os
 import sys
 import threading
-from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from os import PathLike
 from pathlib import Path
-from queue import SimpleQueue
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -28,7 +27,8 @@ from hetero.errors import ClosedError, HeteroError, InputError, OptionError, Sta
 from hetero.extensions.registry import home_modules, load_modules
 from hetero.failover import Failover
 from hetero.feeds import Feeds
-from hetero.futures import Batches, Results, StepFuture, in_event_loop
+from hetero.futures import Batches, Results, StepFuture
+from hetero.in_flight import InFlight
 from hetero.model import Model, load_model
 from hetero.options import RuntimeOptions
 from hetero.planner.check import symbols_of
@@ -171,19 +171,18 @@ class HeterogeneousExecutor:
             raise
         self._weights = loaded.weights
         self._steps = itertools.count(1)
-        # Tokens of the steps that may be under way: a semaphore of threading's would cost a small model several µs.
-        self._slots: SimpleQueue[None] = SimpleQueue()
-        for _ in range(self.options.max_in_flight):
-            self._slots.put(None)
+        self._inline = children == "inline"
+        self._whole = not (self._inline or self._classes)
+        self._in_flight = InFlight(
+            self.options.max_in_flight, 1 if self._inline else self.options.max_in_flight
+        )
+        self._timeout_s = self.options.step_timeout_s or None
         self._counters = {"steps": 0, "failed_steps": 0, **dict.fromkeys((c[0] for c in self._classes), 0)}
         self._counting = threading.Lock()
         self._spans: list[Span] = []
         self._state: BoundState | None = None
         self._turns = threading.Lock()
-        self._closing = self._closed = False
-        self._pool: ThreadPoolExecutor | None = None
-        self._underway: set[Future[dict[str, Any]]] = set()
-        self._inline = children == "inline"
+        self._closed = False
         self._children = self._start(chosen, transport, dict(ray_options or {}))
 
     @property
@@ -228,20 +227,40 @@ class HeterogeneousExecutor:
         Raises: InputError, GuardError before anything runs; KernelError and its kin with node and device;
         ChildDiedError, StepTimeoutError; ClosedError. A step that failed leaves no partial results.
         """
-        return self._run(feeds, self._names(output_names), graph_slot)
+        if output_names is not None or self._state is not None or not self._whole or self._closed:
+            return self._run(feeds, self._names(output_names), graph_slot)
+        # What repeats, flat: between two steps the children's processes have the caches, and a function that is called
+        # for the first time since takes ten times as long as when it is called again at once.
+        names, turns = self._output_names, self._in_flight.turns
+        values = self._feeds.check(feeds)
+        turns.get()
+        try:
+            step = next(self._steps)
+            try:
+                found = self._children.run_whole(step, values, graph_slot, self._timeout_s)
+            except BaseException as error:
+                self._failed(step, error)
+                raise
+            if found is None:
+                return self._step(step, values, names, graph_slot)
+            with self._counting:
+                self._counters["steps"] += 1
+            return found if (*found,) == names else self._outputs(values, names, found)
+        finally:
+            turns.put(None)
 
     def _run(
         self, feeds: Mapping[str, Any], names: Sequence[str], graph_slot: str, binding: Binding | None = None
     ) -> dict[str, Any]:
         """A step in this thread, when it has its turn among those in flight."""
         values = None if self._state is not None else self._feeds.check(feeds)
-        self._slots.get()
+        self._in_flight.turns.get()
         try:
             if values is None:
                 return self._stateful(feeds, names, graph_slot, binding)
             return self._step(next(self._steps), values, names, graph_slot, binding)
         finally:
-            self._slots.put(None)
+            self._in_flight.turns.put(None)
 
     def submit(
         self,
@@ -257,55 +276,33 @@ class HeterogeneousExecutor:
         """
         names = self._names(output_names)
         values = None if self._state is not None else self._feeds.check(feeds)
-        waits = not in_event_loop()  # there the number of workers is what bounds the steps
-        future = StepFuture(self._ended if waits else None)
-        if waits:
-            self._slots.get()
-        try:
-            with self._counting:  # a close meanwhile would refuse it with an error of the pool's own
-                workers = self._workers()
-                if values is None:
-                    workers.submit(future.fulfil, self._stateful, feeds, names, graph_slot)
-                    return future
-                step = next(self._steps)
-                if not waits:
-                    workers.submit(future.fulfil, self._step, step, values, names, graph_slot)
-                    return future
-                self._underway.add(future)  # which a close waits for
-            if not self._begun(future, step, values, names, graph_slot, workers):
-                workers.submit(future.fulfil, self._step, step, values, names, graph_slot)
-        except BaseException:
-            future.cancel()
-            raise
-        return future
 
-    def _ended(self, future: Future[dict[str, Any]]) -> None:
-        """A step that has had its turn among those in flight gives it back."""
-        self._underway.discard(future)
-        self._slots.put(None)
+        def begin(future: StepFuture, at_once: bool) -> Callable[[], dict[str, Any]] | None:
+            if values is None:
+                return partial(self._stateful, feeds, names, graph_slot)
+            step = next(self._steps)
+            if at_once and self._begun(future, step, values, names, graph_slot):
+                return None
+            return partial(self._step, step, values, names, graph_slot)
+
+        return self._in_flight.submit(begin)
 
     def _begun(
-        self,
-        future: StepFuture,
-        step: int,
-        values: dict[str, Any],
-        names: Sequence[str],
-        graph_slot: str,
-        workers: ThreadPoolExecutor,
+        self, future: StepFuture, step: int, values: dict[str, Any], names: Sequence[str], graph_slot: str
     ) -> bool:
         """Begin a step in this thread where that need not wait for anything: whoever receives its outputs ends it then,
         and a worker only where there is something to wait for after all."""
-        if self._inline or self._classes:
+        if not self._whole:
             return False
 
         def ended(found: dict[str, Any] | None) -> None:
             if found is None:
-                workers.submit(future.fulfil, self._awaited, step, values, names)
+                self._in_flight.hand_over(future, partial(self._awaited, step, values, names))
                 return
             self._count("steps")
             outputs = self._outputs(values, names, found)
             if not future.fulfilled(outputs):
-                workers.submit(future.fulfil, lambda: outputs)
+                self._in_flight.hand_over(future, lambda: outputs)
 
         attend = self._children.launch_nowait(step, values, graph_slot, ended)
         if attend is not None:
@@ -315,7 +312,7 @@ class HeterogeneousExecutor:
     def _awaited(self, step: int, values: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
         """What comes of a step that was begun elsewhere, and did not end as it mostly does."""
         try:
-            found = self._children.awaited(step, self.options.step_timeout_s or None)
+            found = self._children.awaited(step, self._timeout_s)
         except BaseException as error:
             self._failed(step, error)
             raise
@@ -433,17 +430,16 @@ class HeterogeneousExecutor:
         self, section: int, step: int, values: dict[str, Any], graph_slot: str, binding: Binding | None
     ) -> dict[str, Any]:
         """What the partitions send to the caller."""
-        timeout_s = self.options.step_timeout_s or None
         found = None
         if self._closed:
             self._check_open()
         if section == 0 and (binding is None or binding.on_device is None):
-            found = self._children.run_whole(step, values, graph_slot, timeout_s)
+            found = self._children.run_whole(step, values, graph_slot, self._timeout_s)
         if found is None:
             found = {}
             with self._children.launching(step):
                 pending = self._launch(section, step, values, graph_slot, binding)
-            arrived = self._children.get([r for _, r in pending], timeout_s)
+            arrived = self._children.get([r for _, r in pending], self._timeout_s)
             for (parcel, _), got in zip(pending, arrived, strict=True):
                 found.update(zip(parcel.values, got, strict=True))
         return found
@@ -483,14 +479,6 @@ class HeterogeneousExecutor:
             )
             parcels.update(zip(sends, left, strict=True))
         return [(parcel, parcels[parcel.id]) for parcel in routes.to_caller]
-
-    def _workers(self) -> ThreadPoolExecutor:
-        if self._closing:
-            raise ClosedError("this executor is closed")
-        if self._pool is None:
-            workers = 1 if self._inline or self._state is not None else self.options.max_in_flight
-            self._pool = ThreadPoolExecutor(workers, thread_name_prefix="hetero-step")
-        return self._pool
 
     def _count(self, counter: str) -> None:
         with self._counting:
@@ -545,12 +533,13 @@ class HeterogeneousExecutor:
         self._check_open()
         if capacity is not None and capacity < 1:
             raise OptionError(f"capacity must be at least 1, not {capacity}", operand="capacity")
-        with self._turns, self._counting:
-            if self._pool is not None:
+        with self._turns, self._in_flight.lock:
+            if self._in_flight.used:
                 raise StateError("state must be bound before the first step is submitted")
             failover = self._failover
             state = BoundState(lambda: failover.plan, self._children, pairs, capacity) if pairs else None
             self._state = state
+            self._in_flight.workers = 1 if self._inline or pairs else self.options.max_in_flight
             self._failover.states = {} if state is None else state.resident_pairs
             if not pairs:
                 self._children.placed(self._unbind)
@@ -638,11 +627,7 @@ class HeterogeneousExecutor:
         """
         if self._closed:
             return
-        with self._counting:
-            self._closing = True
-        wait(tuple(self._underway))
-        if self._pool is not None:
-            self._pool.shutdown(wait=True)
+        self._in_flight.close()
         self._closed = True
         self._end()
 
