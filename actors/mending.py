@@ -109,6 +109,8 @@ class Mending:
         """Whether there is recovery, which has nothing to do, and nothing that a step would have to hear of; `calm`
         remembers it."""
         ended = self._held.ended
+        if self.calm and not ended:
+            return True
         ended.clear()  # first: who ends from now on is there again
         self.calm = not (
             self.closed
