@@ -245,8 +245,8 @@ class RayChildren(Children):
                 finished = mending.finished(step, epoch)
             if finished:
                 found: dict[str, Value] = {}
-                for parcel, names in record.routes.taken:
-                    found.update(zip(names, arrived[parcel], strict=True))
+                for name, parcel, place in record.routes.returned:  # as `named` does
+                    found[name] = arrived[parcel][place]
                 return found
         return self.awaited(step, timeout_s)
 
@@ -291,9 +291,14 @@ class RayChildren(Children):
             return None
         if mending.machine is not None:
             mending.machine.launched(step)
-        given = {}
-        for parcel, names in routes.given:
-            given[parcel] = [*map(values.__getitem__, names)]
+        given: dict[int, list[Value]] = {}
+        for (
+            parcel,
+            names,
+        ) in routes.given:  # what is spelled out finds the interpreter warm, unlike map and zip
+            contents = given[parcel] = []
+            for name in names:
+                contents.append(values[name])  # noqa: PERF401
         record = self._journal.open[step] = WholeStep(step, routes, given, graph_slot)
         return record
 

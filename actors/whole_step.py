@@ -49,8 +49,8 @@ class WholeStep(StepRecord):
         return made
 
     def named(self, arrived: Mapping[int, Sequence[Any]]) -> dict[str, Any]:
-        """What has come back, by parcel, as values by name."""
+        """What has come back, by parcel, as the outputs by name, in the plan's order."""
         found: dict[str, Any] = {}
-        for parcel, names in self.routes.taken:
-            found.update(zip(names, arrived[parcel], strict=True))
+        for name, parcel, place in self.routes.returned:
+            found[name] = arrived[parcel][place]
         return found

@@ -245,7 +245,7 @@ class HeterogeneousExecutor:
                 return self._step(step, values, names, graph_slot)
             with self._counting:
                 self._counters["steps"] += 1
-            return found if (*found,) == names else self._outputs(values, names, found)
+            return found if len(found) == len(names) else self._outputs(values, names, found)
         finally:
             turns.put(None)
 
@@ -320,8 +320,6 @@ class HeterogeneousExecutor:
         return self._outputs(values, names, found)
 
     def _outputs(self, values: dict[str, Any], names: Sequence[str], found: dict[str, Any]) -> dict[str, Any]:
-        if (*found,) == names:
-            return found
         values.update(found)
         return {name: values[name] if name in values else self._weights[name] for name in names}
 

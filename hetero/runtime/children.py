@@ -81,8 +81,8 @@ class Children(ABC):
         self, step: int, values: Mapping[str, Value], graph_slot: str, timeout_s: float | None
     ) -> dict[str, Value] | None:
         """Run a step of the plan itself, not one of a shape class, where children send to each other: the caller's
-        values by name, to what comes back. None, and nothing has happened: it has to be `call`ed partition by
-        partition. Raises: as `get`."""
+        values by name, to the outputs that partitions send, in the plan's order. None, and nothing has happened: it has
+        to be `call`ed partition by partition. Raises: as `get`."""
         return None
 
     def launch_nowait(
