@@ -64,26 +64,12 @@ class StepRecord:
     `way`: the channel and the flight of a step that goes over channels.
     """
 
-    __slots__ = ("_calls", "step", "way")
+    __slots__ = ("calls", "step", "way")
 
     def __init__(self, step: int) -> None:
         self.step = step
         self.way: tuple[DriverChannel, Flight] | None = None
-        self._calls: list[Call] | None = []
-
-    @property
-    def calls(self) -> list[Call]:
-        if self._calls is None:
-            self._calls = self.worked_out()
-        return self._calls
-
-    @calls.setter
-    def calls(self, calls: list[Call]) -> None:
-        self._calls = calls
-
-    def worked_out(self) -> list[Call]:
-        """The calls, where they have not been made; asked for once."""
-        return []
+        self.calls: list[Call] = []
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ class WholeStep(StepRecord):
     """All that there is of such a step. `given`: what the caller gives for `routes`, by parcel, until it is packed for
     a replay, which is worked out when first it is asked for."""
 
-    __slots__ = ("_back", "given", "graph_slot", "routes")
+    __slots__ = ("_back", "_calls", "given", "graph_slot", "routes")
 
     def __init__(
         self, step: int, routes: Routes, given: Mapping[int, Sequence[Any]], graph_slot: str
@@ -35,8 +35,19 @@ class WholeStep(StepRecord):
             self._back = [RayParcel(self.step, None) for _ in self.routes.taken]
         return self._back
 
-    def worked_out(self) -> list[Call]:
-        """The calls as they would be made over objects."""
+    @property
+    def calls(self) -> list[Call]:
+        """As they would be made over objects."""
+        if self._calls is None:
+            self._calls = self._worked_out()
+            self.given = {}
+        return self._calls
+
+    @calls.setter
+    def calls(self, calls: list[Call]) -> None:
+        self._calls, self.given = calls, {}
+
+    def _worked_out(self) -> list[Call]:
         sent_back = {k: parcel for (k, _), parcel in zip(self.routes.taken, self.back, strict=True)}
         parcels = {k: RayParcel(self.step, pack(values), given=True) for k, values in self.given.items()}
         made = []
@@ -45,7 +56,6 @@ class WholeStep(StepRecord):
             parcels |= sent
             taken = tuple(parcels[k] for k in receives)
             made.append(Call(partition.child, partition.id, self.graph_slot, taken, tuple(sent.values())))
-        self.given = {}
         return made
 
     def named(self, arrived: Mapping[int, Sequence[Any]]) -> dict[str, Any]:
