@@ -16,12 +16,13 @@ import ray.exceptions as rex
 from actors import refs
 from actors.bringing_up import bring_up
 from actors.channels.driver import DriverChannel
-from actors.child import ChildActor, node_id
+from actors.child import ChildActor
 from actors.cluster import ensure_ray
 from actors.elements import Elements, brought, senders_of
-from actors.failures import dead_actor, is_death, translated
+from actors.failures import is_death, translated
+from actors.health import Health
 from actors.journal import Call, Journal, RayParcel, StateBound, StateChanged
-from actors.members import GONE_S, Held, Member
+from actors.members import Held
 from actors.mending import Mending
 from actors.parcels import INLINE_BYTES, NewBank, pack, unpack
 from actors.relocation import Relocation
@@ -30,7 +31,7 @@ from actors.resources import RayOptions
 from actors.roads import Roads, Transport
 from actors.underway import Underway
 from actors.whole_step import WholeStep
-from hetero.errors import ChildDiedError, ClosedError, HeteroError, StepTimeoutError, TransportError
+from hetero.errors import ClosedError, HeteroError, StepTimeoutError, TransportError
 from hetero.options import RuntimeOptions
 from hetero.planner.plan import Plan
 from hetero.providers.base import ProviderConfig
@@ -45,7 +46,6 @@ from hetero.types import HostArray
 
 DRAIN_S = 5.0
 """How long `close` lets a child finish what it is doing."""
-_STATS_S = 1.0
 
 
 class _Reported(logging.Filter):
@@ -115,13 +115,12 @@ class RayChildren(Children):
         self._held = Held(Roads(transport))
         self._journal = Journal()
         self._mending = self.mending = Mending(self._held, self._journal, options)
-        self._dead: dict[str, ChildDiedError] = {}
+        self.health = Health(self._held, self._mending, options)
         self._current = threading.local()
         """`step`: what this thread is at."""
         self._elements = Elements()
         self._routes: Routes | None = None
         """Of a step that goes whole; None where none does."""
-        self._closed = False
         finalizer = weakref.finalize(self, _close_in_background, self._held)
         finalizer.atexit = False  # leaving Ray, which happens at exit, ends actors and placement groups too
 
@@ -171,14 +170,14 @@ class RayChildren(Children):
 
     def begin(self, step: int) -> None:
         """A step's calls follow. Raises: ClosedError, ChildDiedError."""
-        self._check()
+        self.health.check()
         self._mending.ready()
         self._mending.launched(step)
         self._journal.record(step)
         self._current.step = step
 
     def put(self, values: Sequence[Value]) -> ParcelRef:
-        self._check()
+        self.health.check()
         bank = NewBank()
         wire = pack(values, bank)
         aside = sum(a.nbytes for a in bank.arrays)
@@ -197,7 +196,7 @@ class RayChildren(Children):
         graph_slot: str,
         binding: Binding | None = None,
     ) -> Sequence[ParcelRef]:
-        self._check()
+        self.health.check()
         member = self._held.members.get(child)
         if member is None:
             raise TransportError(f"the plan has no child {child}", step=step)
@@ -305,13 +304,13 @@ class RayChildren(Children):
     def _opened(self) -> DriverChannel | None:
         """The channels, once all children are there and they are open; they may have ended by themselves. None: steps
         go over objects."""
-        self._check()
+        self.health.check()
         self._mending.ready()
         try:
             return self._held.roads.choice()
         except rex.RayError as error:  # a child was gone when channels were to be opened
             if not self._options.recover or not is_death(error):
-                raise self._failure(error)  # noqa: B904 - `translated` has set the cause
+                raise self.health.failure(error)  # noqa: B904 - `translated` has set the cause
             self._mending.died(error)
             return None
 
@@ -341,7 +340,7 @@ class RayChildren(Children):
         while True:
             with self._mending.lock:
                 self._mending.check(step)
-                self._check(open_only=True)
+                self.health.check(open_only=True)
                 epoch = self._mending.epoch
                 sources = [parcel.sources() for parcel in parcels]
                 awaited = self._awaited(step, {id(p): p for each in sources for p, _ in each})
@@ -390,10 +389,10 @@ class RayChildren(Children):
                 if not self._mending.led_here():
                     return  # it may be of a state that was not restored
             if isinstance(error, rex.RayError):
-                raise self._failure(error)
-            raise self._confirmed(error) if lost else error
+                raise self.health.failure(error)
+            raise self.health.confirmed(error) if lost else error
         with self._mending.lock:
-            self._check(open_only=True)
+            self.health.check(open_only=True)
             if self._mending.epoch != epoch:
                 return  # it is of a child, or of a launch, that is no more
             if late:
@@ -402,22 +401,6 @@ class RayChildren(Children):
                 self._mending.died(error)
             else:
                 self._mending.cut_off(error.device, error.message)
-
-    def _confirmed(self, error: HeteroError) -> Exception:
-        """The error; of a child that was lost with its channel, what Ray knows, once it is known to have ended."""
-        if not isinstance(error, ChildDiedError):
-            return error
-        for member in self._held.members.values():
-            if member.device == error.device and member.end is not None:
-                try:
-                    told = member.end.exception(timeout=GONE_S)
-                except TimeoutError:
-                    told = None
-                if told is not None:
-                    return self._failure(told)
-                self._dead.setdefault(member.device, error)
-                member.kill()
-        return error
 
     def drop(self, step: int) -> None:
         with self._mending.lock:
@@ -478,7 +461,7 @@ class RayChildren(Children):
         """
         plans = self._mending.plans
         while True:
-            self._check()
+            self.health.check()
             self._mending.check(0)
             epoch, member = self._mending.epoch, self._held.members.get(child)
             if member is None or (by_plan and plans != self._mending.plans):
@@ -489,77 +472,9 @@ class RayChildren(Children):
             except rex.RayError as error:
                 self._mend(0, epoch, error)
 
-    # -- health --------------------------------------------------------------------------------------------------
-    def alive(self) -> dict[str, bool]:
-        """Which children live, by provider name; does not wait, and does not disturb them."""
-        members = self._held.members.values()
-        gone = {*self._dead, *self._mending.lost}
-        return {m.device: not m.ended() and m.device not in gone for m in members}
-
-    def _check(self, *, open_only: bool = False) -> None:
-        lease = self._held.lease
-        if self._closed or lease is None:
-            raise ClosedError("these children were closed, or never started", phase="transport")
-        lease.check()
-        if open_only or self._options.recover:
-            return
-        for member in self._held.members.values():
-            if member.ended() and member.device not in self._dead:
-                error = member.end.exception() if member.end is not None else None
-                if error is not None:
-                    self._failure(error)
-        for died in self._dead.values():
-            raise ChildDiedError(died.message, device=died.device) from died.__cause__
-
-    def _failure(self, error: BaseException) -> Exception:
-        """The error to raise; remembers a death, and makes sure of it."""
-        failure = translated(error, self._held.devices())
-        if is_death(error) and not self._options.recover:
-            actor_id = dead_actor(error)
-            dead = [m for m in self._held.members.values() if m.actor_id == actor_id]
-            dead = dead or [m for m in self._held.members.values() if m.ended()]
-            for member in dead:
-                if isinstance(failure, ChildDiedError):
-                    failure.at(device=member.device)
-                    self._dead.setdefault(member.device, failure)
-                if (
-                    not member.ended()
-                ):  # "unavailable" may mean that it still runs: nobody must hear of it again
-                    ray.kill(member.actor, no_restart=True)
-        return failure
-
-    def pid(self, device: str) -> int:
-        """The process of a child. Raises: TransportError where it is on another machine, or there is none."""
-        for member in self._held.members.values():
-            if member.device == device and member.facts.get("node_id") == node_id():
-                return int(member.facts["pid"])
-        raise TransportError(f"there is no child {device} on this machine", device=device)
-
+    # -- looking and ending --------------------------------------------------------------------------------------
     def stats(self) -> dict[str, dict[str, Any]]:
-        """Each child's counters, by provider name, with pid, node_id, threads (as set) and library_threads (as found).
-
-        Of a dead child, why it is dead. `answered` is False, and the counters are those of the last answer, where a
-        child does not answer in time: Ray holds any call back while an earlier one of ours waits for its parcels.
-        """
-        self._check(open_only=True)
-        members = list(self._held.members.values())
-        asked = [m.actor.stats.remote() for m in members]
-        ready = set(ray.wait(asked, num_returns=len(asked), timeout=_STATS_S)[0]) if asked else set()
-        for member, ref in zip(members, asked, strict=True):
-            if ref in ready:
-                try:
-                    member.counters = ray.get(ref)
-                except rex.RayError as error:
-                    self._failure(error)
-        return {m.device: self._facts(m, answered=r in ready) for m, r in zip(members, asked, strict=True)}
-
-    def _facts(self, member: Member, *, answered: bool) -> dict[str, Any]:
-        died = self._dead.get(member.device)
-        lost = died or self._mending.lost.get(member.device)
-        why = None if lost is None else lost.message
-        alive = why is None and not member.ended()
-        out = {"alive": alive, "answered": answered and alive, **member.facts, **member.counters}
-        return out if why is None else {**out, "error": why}
+        return self.health.stats()
 
     def recovery(self) -> dict[str, Any]:
         return self._mending.statistics()
@@ -568,7 +483,7 @@ class RayChildren(Children):
         return {**self._held.roads.statistics(), **refs.statistics()}
 
     def take_spans(self) -> list[Span]:
-        self._check(open_only=True)
+        self.health.check(open_only=True)
         asked = [m.actor.take_spans.remote() for m in self._held.members.values() if not m.ended()]
         spans = self._mending.take_spans()
         for ref in asked:
@@ -576,19 +491,19 @@ class RayChildren(Children):
                 spans += ray.get(ref)
             except rex.RayError as error:
                 if not is_death(error):
-                    raise self._failure(error)  # noqa: B904 - `translated` has set the cause
+                    raise self.health.failure(error)  # noqa: B904 - `translated` has set the cause
         return spans
 
     def abandon(self) -> None:
         """Stop every child at once, whatever it is doing, and let go of the cluster."""
-        self._closed = True
+        self.health.closed = True
         self._mending.shut()
         self._held.close(0.0)
 
     def close(self) -> None:
-        if not self._closed:
+        if not self.health.closed:
             self._elements.bring()
-        self._closed = True
+        self.health.closed = True
         self._mending.shut()  # which ends what is being started
         with self._mending.lock:
             self._mending.close()

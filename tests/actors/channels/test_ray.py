@@ -223,7 +223,7 @@ def test_a_killed_actor_fails_the_step_in_flight_at_once_and_is_named() -> None:
         assert "SIGKILL" in caught.value.message
         with pytest.raises(ChildDiedError, match="cpu:0"):
             ex.run(ONCE)
-        assert pool(ex).alive() == {"cpu:0": False, "cpu:1": True}
+        assert pool(ex).health.alive() == {"cpu:0": False, "cpu:1": True}
 
 
 def test_a_deadline_ends_a_step_over_channels() -> None:
