@@ -248,6 +248,6 @@ def _signal(device: str, ex: HeterogeneousExecutor, number: signal.Signals) -> i
     children = ex._children
     if not isinstance(children, RayChildren):
         raise OptionError('only children="ray" have processes of their own')
-    pid = children.pid(device)
+    pid = children.health.pid(device)
     os.kill(pid, number)
     return pid

@@ -92,18 +92,6 @@ class StepsReplayed:
 
 
 @dataclass(frozen=True, slots=True)
-class StepLaunched:
-    step: int
-
-
-@dataclass(frozen=True, slots=True)
-class StepFinished:
-    """A step's outputs are the caller's."""
-
-    step: int
-
-
-@dataclass(frozen=True, slots=True)
 class StepDropped:
     """A step has ended with an error of its own."""
 
@@ -149,7 +137,7 @@ class Closed:
 
 Event: TypeAlias = (
     ActorLost | HeartbeatMissed | DeadlinePassed | NodeLost | ChildPrepared | RestartFailed | Replanned
-    | ChildRetired | StepsReplayed | StepLaunched | StepFinished | StepDropped | StateBegan | StateEnded
+    | ChildRetired | StepsReplayed | StepDropped | StateBegan | StateEnded
     | CheckpointSettled | CheckpointLost | StandbyReady | StandbyLost | Closed
 )  # fmt: skip
 

@@ -5,11 +5,15 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from actors.parcels import copied
 from hetero.runtime.pins import OnDevice
 from hetero.runtime.state import StateChange, StateSpec
+
+if TYPE_CHECKING:
+    from actors.channels.driver import DriverChannel
+    from actors.channels.flight import Flight
 
 
 @dataclass(slots=True, eq=False)
@@ -57,27 +61,15 @@ class Call:
 class StepRecord:
     """A step and its calls, in the order in which they were made.
 
-    `flight`: the step's way over channels, if it goes over them; its calls are those that a replay makes, which
-    `planned` gives when first they are asked for.
+    `way`: the channel and the flight of a step that goes over channels.
     """
 
-    __slots__ = ("_calls", "flight", "planned", "step")
+    __slots__ = ("calls", "step", "way")
 
     def __init__(self, step: int) -> None:
         self.step = step
-        self.flight: Any = None
-        self.planned: Callable[[], list[Call]] | None = None
-        self._calls: list[Call] = []
-
-    @property
-    def calls(self) -> list[Call]:
-        if self.planned is not None:
-            self._calls, self.planned = self.planned(), None
-        return self._calls
-
-    @calls.setter
-    def calls(self, calls: list[Call]) -> None:
-        self._calls, self.planned = calls, None
+        self.way: tuple[DriverChannel, Flight] | None = None
+        self.calls: list[Call] = []
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +222,7 @@ class Journal:
 
 def _release(record: StepRecord) -> None:
     """Let go of what its calls made."""
-    record.flight = None
+    record.way = None
     for call in record.calls:
         call.done = None
         for parcel in call.sends:

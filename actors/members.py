@@ -46,6 +46,8 @@ class Member:
     end: Future[None] | None = None
     over: bool = False
     """Whether `end` is done, which takes a lock to ask."""
+    ended_too: list[Member] = field(default_factory=list)
+    """Where it puts itself then."""
     beats: Any = None
     heard: int = 0
     """Beats so far."""
@@ -75,6 +77,7 @@ class Member:
 
     def _note_end(self, _: Future[None]) -> None:
         self.over = True
+        self.ended_too.append(self)
 
     def ended(self) -> bool:
         return self.over
@@ -108,6 +111,8 @@ class Held:
         self.members: dict[int, Member] = {}
         self.standbys: dict[str, list[Member]] = {}
         """Spare actors that are started, by the kind of child that they can become; ready or not."""
+        self.ended: list[Member] = []
+        """Those that have ended since last somebody looked."""
         self.over = threading.Event()
         self.wishes: dict[int, Wish] = {}
         self.threads: dict[int, int] = {}
@@ -121,7 +126,7 @@ class Held:
         group, bundle = home
         strategy = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=bundle)
         actor = _Actor.options(scheduling_strategy=strategy, **wish.actor_options()).remote()
-        return Member(wish.device, actor, home)
+        return Member(wish.device, actor, home, ended_too=self.ended)
 
     def prepare(self, child: int, options: RuntimeOptions) -> Any:
         """Have the actor of a child become it; returns the reference to what it says of itself."""

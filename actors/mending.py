@@ -36,8 +36,6 @@ from actors.events import (
     StateBegan,
     StateEnded,
     StepDropped,
-    StepFinished,
-    StepLaunched,
     StepsReplayed,
     TakeCheckpoint,
 )
@@ -69,9 +67,12 @@ class Mending:
         self.machine: Recovery | None = None
         self.relocation: Relocation | None = None
         self.closed = False
+        self.calm = False
+        """Whether it was quiet when last that was asked, and nothing has happened since; a child that has ended is in
+        `Held.ended`."""
         self._held, self._journal, self._options = held, journal, options
         self._starting = Starting(held, options)
-        self._checkpoints = Checkpoints(held, journal)
+        self.checkpoints = Checkpoints(held, journal)
         self._todo: deque[Command] = deque()
         self._noticed: dict[str, float] = {}
         self._spans: list[Span] = []
@@ -104,23 +105,31 @@ class Mending:
         return list(self._held.members.values())
 
     # -- steps ---------------------------------------------------------------------------------------------------
-    @property
     def quiet(self) -> bool:
-        """Whether there is nothing to be done, and nothing that a step would have to hear of."""
-        return not (
+        """Whether there is recovery, which has nothing to do, and nothing that a step would have to hear of; `calm`
+        remembers it."""
+        ended = self._held.ended
+        if self.calm and not ended:
+            return True
+        ended.clear()  # first: who ends from now on is there again
+        self.calm = not (
             self.closed
+            or self.machine is None
             or self._todo
-            or self._starting
+            or self._starting.coming
             or self.lost
             or self._forgotten is not None
             or self._given_up
             or not self._rebuilding.asked
-            or self._checkpoints.due is not None
+            or self.checkpoints.due is not None
             or any(member.over for member in self._held.members.values())
         )
+        if self.closed:  # which who closes says without the lock
+            self.calm = False
+        return self.calm
 
-    def launched(self, step: int) -> None:
-        """A step's calls will follow. Children that died idle are brought back first. Raises: ChildDiedError."""
+    def ready(self) -> None:
+        """A step may be launched now: children that died idle are brought back first. Raises: ChildDiedError."""
         machine = self.machine
         if machine is None:
             return
@@ -128,15 +137,14 @@ class Mending:
         if self.lost:
             self._raise_lost()
         self.check_state()
-        if self._checkpoints.due is not None:
-            for event in self._checkpoints.before_launch():
+        if self.checkpoints.due is not None:
+            for event in self.checkpoints.before_launch():
                 machine.handle(event)
-        machine.handle(StepLaunched(step))
 
-    def given_out(self, step: int) -> None:
-        """The step's calls were made."""
-        if self.machine is not None and self._checkpoints.due is not None:
-            self._checkpoints.launched(step)
+    def launched(self, step: int) -> None:
+        """A step's calls will follow, which the children are ready for."""
+        if self.machine is not None:
+            self.machine.launched(step)
 
     def finished(self, step: int, epoch: int) -> bool:
         """Whether the results of `step` that came in `epoch` are the ones; if so, the step has ended."""
@@ -144,11 +152,15 @@ class Mending:
         if machine is None:
             self._journal.finish(step)
             return True
-        if not machine.delivers(step, epoch) or not self.led_here():
+        if not machine.delivers(step, epoch) or not (self._rebuilding.asked or self.led_here()):
             return False
         self._journal.finish(step)
-        settled = () if self._checkpoints.due is None else self._checkpoints.settle()
-        self.do(*settled, StepFinished(step))
+        if self.checkpoints.due is not None:
+            for event in self.checkpoints.settle():
+                machine.handle(event)
+        self._todo.extend(machine.finished(step))
+        if self._todo or self._starting.coming:
+            self.do()
         return True
 
     def dropped(self, step: int) -> None:
@@ -192,7 +204,7 @@ class Mending:
             error = member.end.exception()
             if error is not None:
                 gone[member] = how_it_went(root_cause(error))
-        if gone or self._todo or self._starting:
+        if gone or self._todo or self._starting.coming:
             self.do(*self._losses(gone))
 
     def died(self, error: BaseException) -> None:
@@ -249,7 +261,7 @@ class Mending:
         if epoch != self.epoch:
             return  # a death explains it, and the step has been given out again
         record = self._journal.open.get(step)
-        if record is not None and record.flight is not None:
+        if record is not None and record.way is not None:
             suspects = [(m.device, m.generation) for m in self._stuck()]
         else:
             running = [(m, self._running(child)) for child, m in self._held.members.items()]
@@ -292,8 +304,13 @@ class Mending:
             self._last_cause[cause] = member.device
             self.do(HeartbeatMissed(member.device, member.generation, time.monotonic(), step, cause))
 
-    def close(self) -> None:
+    def shut(self) -> None:
+        """Nothing is begun any more, and what is being started ends; needs no lock."""
         self.closed = True
+        self.calm = False
+
+    def close(self) -> None:
+        self.shut()
         if self.machine is not None:
             self.machine.handle(Closed())
 
@@ -368,15 +385,16 @@ class Mending:
             self._todo.clear()
             self._starting.forget()
             return
+        self.calm = False
         for event in events:
             self._todo.extend(self.machine.handle(event))
-        while self._todo or self._starting:
+        while self._todo or self._starting.coming:
             while self._todo:
                 # What is interrupted stays there, and is done when next there is something to do.
                 following = self._perform(self._todo[0])
                 self._todo.popleft()
                 self._todo.extend(following)
-            if self._starting:
+            if self._starting.coming:
                 event_ = self._starting.wait_next()
                 if self.closed:
                     raise ClosedError("these children were closed meanwhile", phase="transport")
@@ -408,7 +426,7 @@ class Mending:
             case Failover(device, cause):
                 return self._go_without(device, cause)
             case TakeCheckpoint(step):
-                self._checkpoints.take(step, self._journal.bound)
+                self.checkpoints.take(step, self._journal.bound)
         return ()
 
     def _go_without(self, device: str, cause: str) -> Sequence[Command]:
@@ -445,7 +463,7 @@ class Mending:
         self._noticed.setdefault(device, time.perf_counter())
         member = self._held.member(device)
         self._starting.forget(device)
-        self._checkpoints.forget()
+        self.checkpoints.forget()
         if member is not None:
             log.warning("child %s (generation %d) is gone", device, generation)
             member.kill()
@@ -475,7 +493,7 @@ class Mending:
     def _moot(self, moot: bool) -> None:
         if moot:
             self._forgotten = None
-            self._checkpoints.forget()
+            self.checkpoints.forget()
             self.do(StateBegan() if self._journal.bound else StateEnded())
 
     # -- looking -------------------------------------------------------------------------------------------------

@@ -6,34 +6,38 @@ import logging
 import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
-from functools import partial
+from contextlib import AbstractContextManager, suppress
 from typing import Any
 
+import numpy as np
 import ray
 import ray.exceptions as rex
 
 from actors import refs
 from actors.bringing_up import bring_up
-from actors.child import ChildActor, node_id
+from actors.channels.driver import DriverChannel
+from actors.child import ChildActor
 from actors.cluster import ensure_ray
 from actors.elements import Elements, brought, senders_of
-from actors.failures import dead_actor, is_death, translated
+from actors.failures import is_death, translated
+from actors.health import Health
 from actors.journal import Call, Journal, RayParcel, StateBound, StateChanged
-from actors.members import GONE_S, Held, Member
+from actors.members import Held
 from actors.mending import Mending
 from actors.parcels import INLINE_BYTES, NewBank, pack, unpack
 from actors.relocation import Relocation
 from actors.replaying import issue
 from actors.resources import RayOptions
-from actors.roads import ChannelFlight, Roads, Transport
+from actors.roads import Roads, Transport
 from actors.underway import Underway
-from hetero.errors import ChildDiedError, ClosedError, HeteroError, StepTimeoutError, TransportError
+from actors.whole_step import WholeStep
+from hetero.errors import ClosedError, HeteroError, StepTimeoutError, TransportError
 from hetero.options import RuntimeOptions
 from hetero.planner.plan import Plan
 from hetero.providers.base import ProviderConfig
+from hetero.routes import Routes
 from hetero.runtime.child import Value, value_bytes
-from hetero.runtime.children import Attend, Children, Ended, ParcelRef, PlannedCall, Planner, T
+from hetero.runtime.children import Attend, Children, Ended, ParcelRef, Planner, T
 from hetero.runtime.device_buffers import BufferChange
 from hetero.runtime.pins import Binding
 from hetero.runtime.state import StateChange, StateSpec
@@ -42,7 +46,6 @@ from hetero.types import HostArray
 
 DRAIN_S = 5.0
 """How long `close` lets a child finish what it is doing."""
-_STATS_S = 1.0
 
 
 class _Reported(logging.Filter):
@@ -86,8 +89,8 @@ class _Launching:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         try:
-            if kind is None:
-                self._mending.given_out(self._step)
+            if kind is None and self._mending.checkpoints.due is not None:
+                self._mending.checkpoints.launched(self._step)
         finally:
             self._mending.lock.release()
 
@@ -112,11 +115,12 @@ class RayChildren(Children):
         self._held = Held(Roads(transport))
         self._journal = Journal()
         self._mending = self.mending = Mending(self._held, self._journal, options)
-        self._dead: dict[str, ChildDiedError] = {}
+        self.health = Health(self._held, self._mending, options)
         self._current = threading.local()
         """`step`: what this thread is at."""
         self._elements = Elements()
-        self._closed = False
+        self._routes: Routes | None = None
+        """Of a step that goes whole; None where none does."""
         finalizer = weakref.finalize(self, _close_in_background, self._held)
         finalizer.atexit = False  # leaving Ray, which happens at exit, ends actors and placement groups too
 
@@ -153,8 +157,12 @@ class RayChildren(Children):
 
     def _drive(self, plan: Plan) -> None:
         """Steps go by this plan from now on."""
+        roads, routes = self._held.roads, Routes(plan.sections[0])
         self._elements.senders = senders_of(plan)
-        self._held.roads.plan = plan
+        by_value = self._elements.senders and roads.transport == "auto"  # as sequences would travel
+        asked = roads.transport != "objects" and routes.taken  # else nobody would wait for its end
+        self._routes = routes if asked and not by_value else None
+        roads.plan = plan
 
     # -- running -------------------------------------------------------------------------------------------------
     def launching(self, step: int) -> AbstractContextManager[object]:
@@ -162,13 +170,14 @@ class RayChildren(Children):
 
     def begin(self, step: int) -> None:
         """A step's calls follow. Raises: ClosedError, ChildDiedError."""
-        self._check()
+        self.health.check()
+        self._mending.ready()
         self._mending.launched(step)
         self._journal.record(step)
         self._current.step = step
 
     def put(self, values: Sequence[Value]) -> ParcelRef:
-        self._check()
+        self.health.check()
         bank = NewBank()
         wire = pack(values, bank)
         aside = sum(a.nbytes for a in bank.arrays)
@@ -187,7 +196,7 @@ class RayChildren(Children):
         graph_slot: str,
         binding: Binding | None = None,
     ) -> Sequence[ParcelRef]:
-        self._check()
+        self.health.check()
         member = self._held.members.get(child)
         if member is None:
             raise TransportError(f"the plan has no child {child}", step=step)
@@ -199,81 +208,131 @@ class RayChildren(Children):
         self._journal.record(step).calls.append(call)
         return sends
 
-    def launch(
-        self,
-        step: int,
-        given: Mapping[int, Sequence[Value]],
-        calls: Sequence[PlannedCall],
-        sends_back: Sequence[int],
-        graph_slot: str,
-    ) -> Sequence[ParcelRef] | None:
-        if not sends_back or (self._elements.senders and self._held.roads.transport == "auto"):
-            return None  # nobody would wait for its end; or sequences would move by value
+    def run_whole(
+        self, step: int, values: Mapping[str, Value], graph_slot: str, timeout_s: float | None
+    ) -> dict[str, Value] | None:
+        # The steady road, in as few calls as it goes: between two steps other processes had the caches, and what is
+        # called for the first time since takes ten times as long as the next time.
+        roads = self._held.roads
+        if self._routes is None or (roads.channel is None and roads.objects):
+            return None
+        plain = True
+        for value in values.values():
+            if value.__class__ is not np.ndarray:
+                plain = False
+        mending, record, channel, flight = self._mending, None, None, None
         try:
-            flight = self._held.roads.launch(
-                step,
-                partial(brought, given),
-                sends_back,
-                graph_slot,
-                self._options.step_timeout_s or None,
-            )
+            with mending.lock:
+                record = self._begun(step, values, graph_slot, wait=True)
+                if record is None:
+                    return None
+                channel, machine = roads.channel, mending.machine
+                epoch = 0 if machine is None else machine.epoch
+                assert channel is not None, "it has just begun"
+                given = record.given if plain else brought(record.given)
+                flight = channel.launch(step, given, graph_slot, timeout_s)
+                record.way = channel, flight
+                if mending.checkpoints.due is not None:
+                    mending.checkpoints.launched(step)
+            arrived = channel.get(flight, timeout_s)
         except HeteroError as error:
-            if not self._held.roads.broken:
+            if record is None or channel is None or (flight is None and channel.broken is None):
                 raise
-            if not self._options.recover:
-                confirmed = self._confirmed(error)
-                if confirmed is error:
-                    raise
-                raise confirmed from error
-            self._mending.cut_off(error.device, error.message)
-            return None
-        except rex.RayError as error:  # a child was gone when channels were to be opened
-            if not self._options.recover or not is_death(error):
-                raise self._failure(error)  # noqa: B904 - `translated` has set the cause
-            self._mending.died(error)
-            return None
-        if flight is None:
-            return None
-        record = self._journal.record(step)
-        record.flight = flight
-        back = {k: RayParcel(step, None) for k in sends_back}
-        record.planned = lambda: _calls(step, given, calls, back, graph_slot)
-        return list(back.values())
+            self._mend(step, epoch, error, channel)
+        else:
+            with mending.lock:
+                finished = mending.finished(step, epoch)
+            if finished:
+                found: dict[str, Value] = {}
+                for name, parcel, place in record.routes.returned:  # as `named` does
+                    found[name] = arrived[parcel][place]
+                return found
+        return self.awaited(step, timeout_s)
 
     def launch_nowait(
-        self,
-        step: int,
-        given: Mapping[int, Sequence[Value]],
-        calls: Sequence[PlannedCall],
-        sends_back: Sequence[int],
-        graph_slot: str,
-        ended: Ended,
+        self, step: int, values: Mapping[str, Value], graph_slot: str, ended: Ended
     ) -> Attend | None:
-        mending, roads = self._mending, self._held.roads
-        if not sends_back or self._elements.senders or self._options.step_timeout_s:
-            return None  # as in `launch`; or somebody has to look at the time
+        mending = self._mending
+        if self._elements.senders or self._options.step_timeout_s:
+            return None  # sequences may have to be brought; or somebody has to look at the time
         if not mending.lock.acquire(blocking=False):
             return None
         try:
-            if not mending.quiet or mending.machine is None:
+            record = self._begun(step, values, graph_slot, wait=False)
+            if record is None:
                 return None
-            self.begin(step)
-            try:
-                flight = roads.launch_nowait(step, given, sends_back, graph_slot)
-            except HeteroError:  # whoever tries again is told
-                flight = None
+            channel, flight = self._held.roads.channel, None
+            assert channel is not None, "it has just begun"
+            with suppress(HeteroError):  # whoever tries again is told
+                flight = channel.launch_nowait(step, record.given, graph_slot)
             if flight is None:
                 mending.dropped(step)
                 return None
-            record = self._journal.record(step)
-            record.flight = flight
-            back = {k: RayParcel(step, None) for k in sends_back}
-            record.planned = lambda: _calls(step, given, calls, back, graph_slot)
-            underway = Underway(mending, step, flight, list(back.values()), ended)
-            flight.flight.when_over(underway.over)
-            return flight.attend
+            record.way = channel, flight
+            underway = Underway(mending, record, channel, flight, ended)
+            flight.when_over(underway.over)
+            return underway.attend
         finally:
             mending.lock.release()
+
+    def _begun(
+        self, step: int, values: Mapping[str, Value], graph_slot: str, *, wait: bool
+    ) -> WholeStep | None:
+        """The record of a step that goes whole, which its launch follows; None, and nothing has happened, where it has
+        to be called partition by partition. `wait`: what has to be done before is done, else that is a None as well."""
+        held, mending = self._held, self._mending
+        channel = held.roads.channel
+        calm = (mending.calm and not held.ended) or mending.quiet()
+        if not calm or channel is None or channel.broken is not None:
+            channel = self._opened() if wait else None
+        routes = self._routes
+        if routes is None or channel is None:
+            return None
+        if mending.machine is not None:
+            mending.machine.launched(step)
+        given: dict[int, list[Value]] = {}
+        for (
+            parcel,
+            names,
+        ) in routes.given:  # what is spelled out finds the interpreter warm, unlike map and zip
+            contents = given[parcel] = []
+            for name in names:
+                contents.append(values[name])  # noqa: PERF401
+        record = self._journal.open[step] = WholeStep(step, routes, given, graph_slot)
+        return record
+
+    def _opened(self) -> DriverChannel | None:
+        """The channels, once all children are there and they are open; they may have ended by themselves. None: steps
+        go over objects."""
+        self.health.check()
+        self._mending.ready()
+        try:
+            return self._held.roads.choice()
+        except rex.RayError as error:  # a child was gone when channels were to be opened
+            if not self._options.recover or not is_death(error):
+                raise self.health.failure(error)  # noqa: B904 - `translated` has set the cause
+            self._mending.died(error)
+            return None
+
+    def awaited(self, step: int, timeout_s: float | None) -> dict[str, Value]:
+        while True:
+            with self._mending.lock:
+                self._mending.check(step)
+                record, epoch = self._journal.open[step], self._mending.epoch
+                assert isinstance(record, WholeStep), "it was begun as one"
+                way = record.way
+            if way is None:  # given out again, over objects
+                back = self.get(record.back, timeout_s)
+                return record.named({k: b for (k, _), b in zip(record.routes.taken, back, strict=True)})
+            channel, flight = way
+            try:
+                arrived = channel.get(flight, timeout_s)
+            except HeteroError as error:
+                self._mend(step, epoch, error, channel)
+                continue
+            with self._mending.lock:
+                if self._mending.finished(step, epoch):
+                    return record.named(arrived)
 
     def get(self, parcels: Sequence[ParcelRef], timeout_s: float | None) -> list[list[Value]]:
         """As Children says; arrays are the caller's own, so that keeping them holds nothing in the object store."""
@@ -281,26 +340,18 @@ class RayChildren(Children):
         while True:
             with self._mending.lock:
                 self._mending.check(step)
+                self.health.check(open_only=True)
                 epoch = self._mending.epoch
-                flight: ChannelFlight | None = self._journal.record(step).flight
-                awaited = {}
-                if flight is None:
-                    self._check(open_only=True)
-                    sources = [parcel.sources() for parcel in parcels]
-                    awaited = self._awaited(step, {id(p): p for each in sources for p, _ in each})
+                sources = [parcel.sources() for parcel in parcels]
+                awaited = self._awaited(step, {id(p): p for each in sources for p, _ in each})
             try:
-                if flight is not None:
-                    came = flight.get(timeout_s)
-                else:
-                    wires = ray.get(list(awaited.values()), timeout=timeout_s)
+                wires = ray.get(list(awaited.values()), timeout=timeout_s)
             except (rex.RayError, HeteroError) as error:
-                self._mend(step, epoch, error, flight)
+                self._mend(step, epoch, error)
                 continue
             with self._mending.lock:
                 if self._mending.finished(step, epoch):
                     break
-        if flight is not None:
-            return came
         self._held.roads.succeeded()
         found = dict(zip(awaited, wires, strict=True))
         del wires
@@ -327,21 +378,21 @@ class RayChildren(Children):
         return {**arriving, **{-1 - k: ref for k, ref in enumerate(silent)}}
 
     def _mend(
-        self, step: int, epoch: int, error: rex.RayError | HeteroError, flight: ChannelFlight | None = None
+        self, step: int, epoch: int, error: rex.RayError | HeteroError, channel: DriverChannel | None = None
     ) -> None:
         """Have the step go on after `error`, or raise it as the caller's."""
         theirs = isinstance(error, rex.RayError)  # then it may be of a class of ours as well
         late = isinstance(error, rex.GetTimeoutError if theirs else StepTimeoutError)
-        lost = is_death(error) if theirs else flight is not None and flight.broken
+        lost = is_death(error) if theirs else channel is not None and channel.broken is not None
         if not (late or lost) or not self._options.recover:
             with self._mending.lock:
                 if not self._mending.led_here():
                     return  # it may be of a state that was not restored
             if isinstance(error, rex.RayError):
-                raise self._failure(error)
-            raise self._confirmed(error) if lost else error
+                raise self.health.failure(error)
+            raise self.health.confirmed(error) if lost else error
         with self._mending.lock:
-            self._check(open_only=True)
+            self.health.check(open_only=True)
             if self._mending.epoch != epoch:
                 return  # it is of a child, or of a launch, that is no more
             if late:
@@ -351,27 +402,12 @@ class RayChildren(Children):
             else:
                 self._mending.cut_off(error.device, error.message)
 
-    def _confirmed(self, error: HeteroError) -> Exception:
-        """The error; of a child that was lost with its channel, what Ray knows, once it is known to have ended."""
-        if not isinstance(error, ChildDiedError):
-            return error
-        for member in self._held.members.values():
-            if member.device == error.device and member.end is not None:
-                try:
-                    told = member.end.exception(timeout=GONE_S)
-                except TimeoutError:
-                    told = None
-                if told is not None:
-                    return self._failure(told)
-                self._dead.setdefault(member.device, error)
-                member.kill()
-        return error
-
     def drop(self, step: int) -> None:
         with self._mending.lock:
             record = self._journal.open.get(step)
-            if record is not None and record.flight is not None:
-                record.flight.drop()
+            if record is not None and record.way is not None:
+                channel, flight = record.way
+                channel.drop(flight)
             self._mending.dropped(step)
             lease = self._held.lease
             if lease is None or not lease.usable():
@@ -425,7 +461,7 @@ class RayChildren(Children):
         """
         plans = self._mending.plans
         while True:
-            self._check()
+            self.health.check()
             self._mending.check(0)
             epoch, member = self._mending.epoch, self._held.members.get(child)
             if member is None or (by_plan and plans != self._mending.plans):
@@ -436,77 +472,9 @@ class RayChildren(Children):
             except rex.RayError as error:
                 self._mend(0, epoch, error)
 
-    # -- health --------------------------------------------------------------------------------------------------
-    def alive(self) -> dict[str, bool]:
-        """Which children live, by provider name; does not wait, and does not disturb them."""
-        members = self._held.members.values()
-        gone = {*self._dead, *self._mending.lost}
-        return {m.device: not m.ended() and m.device not in gone for m in members}
-
-    def _check(self, *, open_only: bool = False) -> None:
-        lease = self._held.lease
-        if self._closed or lease is None:
-            raise ClosedError("these children were closed, or never started", phase="transport")
-        lease.check()
-        if open_only or self._options.recover:
-            return
-        for member in self._held.members.values():
-            if member.ended() and member.device not in self._dead:
-                error = member.end.exception() if member.end is not None else None
-                if error is not None:
-                    self._failure(error)
-        for died in self._dead.values():
-            raise ChildDiedError(died.message, device=died.device) from died.__cause__
-
-    def _failure(self, error: BaseException) -> Exception:
-        """The error to raise; remembers a death, and makes sure of it."""
-        failure = translated(error, self._held.devices())
-        if is_death(error) and not self._options.recover:
-            actor_id = dead_actor(error)
-            dead = [m for m in self._held.members.values() if m.actor_id == actor_id]
-            dead = dead or [m for m in self._held.members.values() if m.ended()]
-            for member in dead:
-                if isinstance(failure, ChildDiedError):
-                    failure.at(device=member.device)
-                    self._dead.setdefault(member.device, failure)
-                if (
-                    not member.ended()
-                ):  # "unavailable" may mean that it still runs: nobody must hear of it again
-                    ray.kill(member.actor, no_restart=True)
-        return failure
-
-    def pid(self, device: str) -> int:
-        """The process of a child. Raises: TransportError where it is on another machine, or there is none."""
-        for member in self._held.members.values():
-            if member.device == device and member.facts.get("node_id") == node_id():
-                return int(member.facts["pid"])
-        raise TransportError(f"there is no child {device} on this machine", device=device)
-
+    # -- looking and ending --------------------------------------------------------------------------------------
     def stats(self) -> dict[str, dict[str, Any]]:
-        """Each child's counters, by provider name, with pid, node_id, threads (as set) and library_threads (as found).
-
-        Of a dead child, why it is dead. `answered` is False, and the counters are those of the last answer, where a
-        child does not answer in time: Ray holds any call back while an earlier one of ours waits for its parcels.
-        """
-        self._check(open_only=True)
-        members = list(self._held.members.values())
-        asked = [m.actor.stats.remote() for m in members]
-        ready = set(ray.wait(asked, num_returns=len(asked), timeout=_STATS_S)[0]) if asked else set()
-        for member, ref in zip(members, asked, strict=True):
-            if ref in ready:
-                try:
-                    member.counters = ray.get(ref)
-                except rex.RayError as error:
-                    self._failure(error)
-        return {m.device: self._facts(m, answered=r in ready) for m, r in zip(members, asked, strict=True)}
-
-    def _facts(self, member: Member, *, answered: bool) -> dict[str, Any]:
-        died = self._dead.get(member.device)
-        lost = died or self._mending.lost.get(member.device)
-        why = None if lost is None else lost.message
-        alive = why is None and not member.ended()
-        out = {"alive": alive, "answered": answered and alive, **member.facts, **member.counters}
-        return out if why is None else {**out, "error": why}
+        return self.health.stats()
 
     def recovery(self) -> dict[str, Any]:
         return self._mending.statistics()
@@ -515,7 +483,7 @@ class RayChildren(Children):
         return {**self._held.roads.statistics(), **refs.statistics()}
 
     def take_spans(self) -> list[Span]:
-        self._check(open_only=True)
+        self.health.check(open_only=True)
         asked = [m.actor.take_spans.remote() for m in self._held.members.values() if not m.ended()]
         spans = self._mending.take_spans()
         for ref in asked:
@@ -523,39 +491,23 @@ class RayChildren(Children):
                 spans += ray.get(ref)
             except rex.RayError as error:
                 if not is_death(error):
-                    raise self._failure(error)  # noqa: B904 - `translated` has set the cause
+                    raise self.health.failure(error)  # noqa: B904 - `translated` has set the cause
         return spans
 
     def abandon(self) -> None:
         """Stop every child at once, whatever it is doing, and let go of the cluster."""
-        self._closed = self._mending.closed = True
+        self.health.closed = True
+        self._mending.shut()
         self._held.close(0.0)
 
     def close(self) -> None:
-        if not self._closed:
+        if not self.health.closed:
             self._elements.bring()
-        self._closed = self._mending.closed = True  # which ends what is being started
+        self.health.closed = True
+        self._mending.shut()  # which ends what is being started
         with self._mending.lock:
             self._mending.close()
         self._held.close(DRAIN_S)
-
-
-def _calls(
-    step: int,
-    given: Mapping[int, Sequence[Value]],
-    calls: Sequence[PlannedCall],
-    back: Mapping[int, RayParcel],
-    graph_slot: str,
-) -> list[Call]:
-    """The calls of a step as they would be made over objects, for a replay. `back`: the parcels that the caller has."""
-    parcels = {k: RayParcel(step, pack(values), given=True) for k, values in given.items()}
-    made = []
-    for partition, receives, sends in calls:
-        sent = {k: back.get(k) or RayParcel(step, None) for k in sends}
-        parcels |= sent
-        taken = tuple(parcels[k] for k in receives)
-        made.append(Call(partition.child, partition.id, graph_slot, taken, tuple(sent.values())))
-    return made
 
 
 def start_children(

@@ -37,7 +37,8 @@ class Rebuilding:
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
         self._calls: list[tuple[Member, Any]] = []
-        self._replayed = False
+        self.asked = True
+        """Whether `outcome` knows already: it has nothing to wait for."""
 
     def begin(self) -> None:
         """All states are made again from here on; what was begun before is of no interest any more."""
@@ -49,16 +50,11 @@ class Rebuilding:
 
     def replayed(self) -> None:
         """The journal's steps were given to the children."""
-        self._replayed = True
-
-    @property
-    def asked(self) -> bool:
-        """Whether `outcome` knows already: it has nothing to wait for."""
-        return not self._replayed
+        self.asked = False
 
     def outcome(self) -> bool | NotRestored | NotReplayed:
         """True: the states are what the finished steps have led to. False: that is not known yet, ask again."""
-        if not self._replayed:
+        if self.asked:
             return True
         for member, ref in self._calls:
             failed = _outcome(ref)
@@ -70,7 +66,7 @@ class Rebuilding:
                 failed = None if call.done is None else _outcome(call.done)
                 if failed is not None:
                     return NotReplayed(record.step, failed) if isinstance(failed, rex.RayError) else False
-        self._replayed = False
+        self.asked = True
         return True
 
 

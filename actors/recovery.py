@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 from actors.events import (
     ActorLost,
@@ -39,8 +39,6 @@ from actors.events import (
     StateBegan,
     StateEnded,
     StepDropped,
-    StepFinished,
-    StepLaunched,
     StepsReplayed,
     TakeCheckpoint,
 )
@@ -133,7 +131,7 @@ class Recovery:
     _deaths: dict[int, int] = field(default_factory=dict)
     _pending: int | None = None
     _closed: bool = False
-    _history: deque[Event] = field(default_factory=lambda: deque(maxlen=_HISTORY))
+    _history: deque[Event | tuple[str, int]] = field(default_factory=lambda: deque(maxlen=_HISTORY))
 
     def __post_init__(self) -> None:
         self._by_name = {name: _Child(kind) for name, kind in self.children.items()}
@@ -156,20 +154,45 @@ class Recovery:
 
     def delivers(self, step: int, epoch: int) -> bool:
         """Whether a result of `step`, launched in `epoch`, may become the caller's."""
-        return epoch == self.epoch and step in self.open and not self._closed
+        return epoch == self.epoch and step in self.open  # of which there are none when it is closed
 
-    # -- the one way in ------------------------------------------------------------------------------------------
+    # -- the ways in: what every step tells, in one call and without an event; and what happens else ---------------
+    def launched(self, step: int) -> None:
+        """A step's calls follow. Raises: TransportError as `handle`."""
+        self._history.append(("launched", step))
+        if self._closed:
+            return
+        for child in self._by_name.values():
+            if child.state not in ("ready", "retired"):
+                self._refuse()
+        if step in self.open:
+            self._refuse()
+        self.open.append(step)
+
+    def finished(self, step: int) -> list[Command]:
+        """A step's outputs are the caller's. What to do now, and Raises: as `handle`."""
+        self._history.append(("finished", step))
+        if self._closed:
+            return []
+        if step not in self.open:
+            self._refuse()
+        self.open.remove(step)
+        if self._deaths:  # kept ones did no harm
+            self._deaths = {step: n for step, n in self._deaths.items() if step in self.open}
+        if not self.stateful:
+            return []
+        self.kept.append(step)
+        if self.checkpoint_every and self._pending is None and len(self.kept) >= self.checkpoint_every:
+            self._pending = step
+            return [TakeCheckpoint(step)]
+        return []
+
     def handle(self, event: Event) -> list[Command]:
         """What to do now that this has happened. Raises: TransportError for what cannot happen in this state."""
         self._history.append(event)
         if self._closed:
             return []
         match event:
-            case StepLaunched():  # first what every step tells
-                self._require(self.running and event.step not in self.open, event)
-                self.open.append(event.step)
-            case StepFinished():
-                return self._finished(event)
             case ActorLost() | HeartbeatMissed():
                 return self._gone(event, [(event.child, event.generation)], event.step, event.cause)
             case DeadlinePassed():
@@ -322,19 +345,6 @@ class Recovery:
         return [StartStandby(kind) for kind in wanted]
 
     # -- steps ---------------------------------------------------------------------------------------------------
-    def _finished(self, event: StepFinished) -> list[Command]:
-        self._require(event.step in self.open, event)
-        self._end(event.step)
-        if self._deaths:  # kept ones did no harm
-            self._deaths = {step: n for step, n in self._deaths.items() if step in self.open}
-        if not self.stateful:
-            return []
-        self.kept.append(event.step)
-        if self.checkpoint_every and self._pending is None and len(self.kept) >= self.checkpoint_every:
-            self._pending = event.step
-            return [TakeCheckpoint(event.step)]
-        return []
-
     def _settled(self, step: int) -> None:
         if self._pending is None or step < self._pending or step not in self.kept:
             self.counts.stale_events += 1
@@ -358,13 +368,12 @@ class Recovery:
     def _move(self, name: str, event: Event) -> None:
         child = self._by_name[name]
         following = NEXT.get((child.state, type(event)))
-        self._require(following is not None, event)
-        assert following is not None
+        if following is None:
+            self._refuse()
         child.state = following
 
-    def _require(self, allowed: bool, event: Event) -> None:
-        if not allowed:
-            states = {name: (c.state, c.generation) for name, c in self._by_name.items()}
-            raise TransportError(
-                f"recovery cannot take {event} now; children are {states}, before came {list(self._history)[:-1]}"
-            )
+    def _refuse(self) -> NoReturn:
+        """What came last cannot happen in this state."""
+        states = {name: (c.state, c.generation) for name, c in self._by_name.items()}
+        *before, last = self._history
+        raise TransportError(f"recovery cannot take {last} now; children are {states}, before came {before}")

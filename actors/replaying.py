@@ -37,7 +37,7 @@ class Replaying:
         journal = self._journal
         self._rebuilding.replayed()
         for step in open_steps:
-            journal.record(step).flight = None
+            journal.record(step).way = None
         steps = [record.step for record in journal.records()]
         for member in self._held.members.values():
             if steps:

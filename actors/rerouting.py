@@ -89,7 +89,7 @@ class Rerouting:
                     banked=self._senders.get(partition.id, ()),
                 )
             )
-        record.calls, record.flight = calls, None
+        record.calls, record.way = calls, None
         places = {name: (new[p.id], k) for p in after.to_caller for k, name in enumerate(p.values)}
         for parcel in before.to_caller:
             if parcel.id in old:

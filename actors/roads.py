@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import ray
@@ -12,7 +11,6 @@ import ray.exceptions as rex
 
 from actors.channels.cards import Card
 from actors.channels.driver import DriverChannel
-from actors.channels.flight import Flight
 from actors.channels.routes import driver_routes
 from hetero.errors import ChildDiedError, HeteroError, TransportError
 from hetero.planner.plan import Plan
@@ -25,50 +23,19 @@ MOST_CUTS = 3
 """How often channels may break between children that live."""
 
 
-@dataclass(slots=True, eq=False)
-class ChannelFlight:
-    """A step that goes over channels, and the numbers of the parcels that come back."""
-
-    channel: DriverChannel
-    flight: Flight
-    sends_back: tuple[int, ...]
-
-    @property
-    def broken(self) -> bool:
-        """Whether the channels have ended before it."""
-        return self.channel.broken is not None
-
-    def get(self, timeout_s: float | None) -> list[list[Any]]:
-        """The contents of its parcels, in order. Raises: as DriverChannel.get."""
-        arrived = self.channel.get(self.flight, timeout_s)
-        return [arrived[k] for k in self.sends_back]
-
-    def attend(self, timeout_s: float | None) -> None:
-        """As DriverChannel.attend."""
-        self.channel.attend(self.flight, timeout_s)
-
-    def taken(self) -> list[list[Any]]:
-        """The contents of its parcels once it has ended well, which is not waited for."""
-        arrived = self.channel.taken(self.flight)
-        return [arrived[k] for k in self.sends_back]
-
-    def drop(self) -> None:
-        """Forget it, whether it is over or not."""
-        self.channel.drop(self.flight)
-
-
 class Roads:
     """The channels of one executor's children, if it has any. The pool calls it from any thread.
 
     `transport`: "channels" opens them when told to and raises where that fails; "auto" opens them by itself after
     STEADY_STEPS good steps, and goes back to objects for good where it cannot, or where they break while all live.
-    `plan`: the one by which children are prepared when channels are opened.
+    `plan`: the one by which children are prepared when channels are opened. `channel`: those that there are; they may
+    have ended by themselves.
     """
 
     def __init__(self, transport: Transport) -> None:
         self.transport = transport
         self.generation = 0
-        self._channel: DriverChannel | None = None
+        self.channel: DriverChannel | None = None
         self._actors: Callable[[], Mapping[int, Any]] = dict
         self.plan: Plan | None = None
         self._steady = 0
@@ -111,7 +78,7 @@ class Roads:
             channel.close()
             self._close_there()
             raise
-        self._channel = channel
+        self.channel = channel
 
     def fall_back(self, reason: str) -> None:
         """Close the channels: steps go over objects from now on, until `open` is called.
@@ -119,48 +86,26 @@ class Roads:
         Steps in flight over them raise ClosedError where they have not ended.
         """
         self._reason = reason
-        if self._channel is not None:
+        if self.channel is not None:
             self._let_go()
             self._close_there()  # before any call for a step that goes over objects
 
     # -- steps ---------------------------------------------------------------------------------------------------
-    def launch(
-        self,
-        step: int,
-        given: Callable[[], Mapping[int, Sequence[Any]]],
-        sends_back: Sequence[int],
-        graph_slot: str,
-        timeout_s: float | None,
-    ) -> ChannelFlight | None:
-        """Begin a step over channels, with what `given` returns; None: it goes over objects. Raises: as
-        DriverChannel.launch."""
-        channel = self._choice()
-        if channel is None:
-            return None
-        flight = channel.launch(step, given(), graph_slot, timeout_s)
-        return ChannelFlight(channel, flight, tuple(sends_back))
-
-    def launch_nowait(
-        self, step: int, given: Mapping[int, Sequence[Any]], sends_back: Sequence[int], graph_slot: str
-    ) -> ChannelFlight | None:
-        """As `launch`, over channels that are open, where nothing has to be waited for; else None."""
-        channel = self._channel
-        if channel is None or channel.broken is not None:
-            return None
-        flight = channel.launch_nowait(step, given, graph_slot)
-        return None if flight is None else ChannelFlight(channel, flight, tuple(sends_back))
-
     @property
-    def broken(self) -> bool:
-        """Whether there are channels that have ended by themselves."""
-        return self._channel is not None and self._channel.broken is not None
+    def objects(self) -> bool:
+        """Whether a step goes over objects, without more ado."""
+        return self.channel is None and (self._reason is not None or self._steady < STEADY_STEPS)
 
     def succeeded(self) -> None:
         """A step over objects has ended well."""
         self._steady += 1
 
-    def _choice(self) -> DriverChannel | None:
-        channel = self._channel
+    def choice(self) -> DriverChannel | None:
+        """The channels for a step, which may have ended by themselves; None: it goes over objects.
+
+        Raises: TransportError, and what Ray raises, where they were asked for and cannot be opened.
+        """
+        channel = self.channel
         if channel is not None:
             broken = channel.broken
             if broken is None or self.transport == "channels" or isinstance(broken, ChildDiedError):
@@ -173,12 +118,12 @@ class Roads:
                 if self.transport == "channels":
                     raise
                 self.fall_back(f"channels failed: {error}")
-        return self._channel
+        return self.channel
 
     def pause(self) -> None:
         """Children are being brought back: steps go over objects until some have ended well, and then over channels
         of a new generation."""
-        if self._channel is not None:
+        if self.channel is not None:
             self._let_go()
             self._close_there()
         self._steady = 0
@@ -192,7 +137,7 @@ class Roads:
     # -- looking and ending --------------------------------------------------------------------------------------
     def statistics(self) -> dict[str, Any]:
         """The road, and why it is the one; the driver's counters."""
-        channel = self._channel
+        channel = self.channel
         if channel is None:
             return {"road": "objects", "reason": self._reason or "not steady yet"}
         return {"road": "channels", "generation": self.generation, **channel.statistics()}
@@ -207,7 +152,7 @@ class Roads:
             actor.close_channels.remote(self.generation)
 
     def _let_go(self) -> None:
-        channel, self._channel = self._channel, None
+        channel, self.channel = self.channel, None
         if channel is not None:
             channel.close()
 

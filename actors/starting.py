@@ -43,14 +43,11 @@ class Starting:
         self._held, self._options = held, options
         self._patience_s = options.start_timeout_s or 1e9
         self._beat_s = period_s(options.heartbeat_timeout_s)
-        self._coming: dict[str, _Coming] = {}
+        self.coming: dict[str, _Coming] = {}
+        """The children that are being started."""
         self._warming: dict[Any, tuple[str, Member]] = {}
         self._free: dict[str, list[Home]] = {}
         self._looked_s = 0.0
-
-    def __bool__(self) -> bool:
-        """Whether any child is being started."""
-        return bool(self._coming)
 
     def begin(self, spare: Mapping[str, list[Home]]) -> None:
         """The first children are prepared. `spare`: bundles for standbys, by the kind of child they can become."""
@@ -64,7 +61,7 @@ class Starting:
     # -- children ------------------------------------------------------------------------------------------------
     def ask(self, device: str, generation: int, at_s: float) -> None:
         """Start a child in its bundle, not before `at_s`."""
-        self._coming[device] = _Coming(generation, at_s, at_s + self._patience_s)
+        self.coming[device] = _Coming(generation, at_s, at_s + self._patience_s)
 
     def promote(self, device: str, generation: int, kind: str) -> None:
         """Make a standby that is ready the child."""
@@ -72,31 +69,31 @@ class Starting:
         standby = next(m for m in ready if m.end is not None)
         ready.remove(standby)
         now = time.monotonic()
-        self._coming[device] = _Coming(generation, now, now + self._patience_s, standby)
+        self.coming[device] = _Coming(generation, now, now + self._patience_s, standby)
 
     def prepare_anew(self, device: str, generation: int) -> None:
         """Make the child that is there the next incarnation."""
         member, now = self._held.member(device), time.monotonic()
-        self._coming[device] = _Coming(generation, now, now + self._patience_s, member)
+        self.coming[device] = _Coming(generation, now, now + self._patience_s, member)
 
     def forget(self, device: str | None = None) -> None:
         """Do not wait for a child any more; None: for any."""
-        for name in list(self._coming) if device is None else [device]:
-            self._coming.pop(name, None)
+        for name in list(self.coming) if device is None else [device]:
+            self.coming.pop(name, None)
 
     def wait_next(self) -> Event | None:
         """Begin what is due, and wait a moment for one of those that are coming: it is there, or has failed."""
         now = time.monotonic()
-        for device, coming in self._coming.items():
+        for device, coming in self.coming.items():
             if coming.ready is None and coming.at_s <= now:
                 self._start(device, coming)
-        pending = {c.ready: device for device, c in self._coming.items() if c.ready is not None}
+        pending = {c.ready: device for device, c in self.coming.items() if c.ready is not None}
         if pending:
             ready, _ = ray.wait(list(pending), num_returns=1, timeout=_POLL_S)
             if ready:
                 return self._arrived(pending[ready[0]])
         else:
-            time.sleep(max(0.0, min(_POLL_S, min(c.at_s for c in self._coming.values()) - now)))
+            time.sleep(max(0.0, min(_POLL_S, min(c.at_s for c in self.coming.values()) - now)))
         return self._too_late()
 
     def _start(self, device: str, coming: _Coming) -> None:
@@ -113,7 +110,7 @@ class Starting:
 
     def _arrived(self, device: str) -> Event | None:
         held, child = self._held, self._held.numbers[device]
-        coming, member = self._coming[device], held.members[child]
+        coming, member = self.coming[device], held.members[child]
         try:
             facts = ray.get(coming.ready)
         except rex.RayError as error:
@@ -123,23 +120,23 @@ class Starting:
                 return None
             root = root_cause(error)
             return self._failed(device, how_it_went(root) if is_death(error) else str(root))
-        del self._coming[device]
+        del self.coming[device]
         member.watch(facts, self._beat_s)
         log.info("child %s (generation %d) is prepared", device, coming.generation)
         return ChildPrepared(device, coming.generation)
 
     def _failed(self, device: str, cause: str) -> Event:
-        return RestartFailed(device, self._coming.pop(device).generation, time.monotonic(), cause)
+        return RestartFailed(device, self.coming.pop(device).generation, time.monotonic(), cause)
 
     def _too_late(self) -> Event | None:
         """One whose time is up, or for which the cluster has no room any more, so that waiting would be in vain."""
         now = time.monotonic()
-        for device, coming in self._coming.items():
+        for device, coming in self.coming.items():
             if now > coming.until_s:
                 return self._failed(device, "it was not ready in time")
         if now - self._looked_s >= _LOOK_S:
             self._looked_s = now
-            for device, coming in self._coming.items():
+            for device, coming in self.coming.items():
                 missing = lacking([self._held.wishes[self._held.numbers[device]]])
                 if missing and coming.ready is not None:
                     return self._failed(device, f"the cluster has too little {missing} left")

@@ -7,12 +7,11 @@ import operator
 import os
 import sys
 import threading
-from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from os import PathLike
 from pathlib import Path
-from queue import SimpleQueue
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -24,27 +23,26 @@ import onnx_ir as ir
 from hetero.binding import IOBinding
 from hetero.bound_state import BoundState
 from hetero.device_buffer import DeviceBuffer
-from hetero.errors import ClosedError, HeteroError, InputError, OptionError, StateError
+from hetero.errors import ClosedError, InputError, OptionError, StateError
 from hetero.extensions.registry import home_modules, load_modules
 from hetero.failover import Failover
 from hetero.feeds import Feeds
-from hetero.futures import Batches, Results, StepFuture, in_event_loop
+from hetero.futures import Batches, Results, StepFuture
+from hetero.in_flight import InFlight
 from hetero.model import Model, load_model
 from hetero.options import RuntimeOptions
-from hetero.planner.check import symbols_of
 from hetero.planner.classes import plan_classes
 from hetero.planner.classes import shape_classes as parse_classes
-from hetero.planner.homes import withheld
-from hetero.planner.plan import Parcel, Plan
+from hetero.planner.plan import Plan
 from hetero.planner.planner import Wishes, graph_of
 from hetero.providers.base import Provider
 from hetero.providers.registry import ProviderLike, resolve
-from hetero.routes import Only, Routes
-from hetero.runtime.children import Children, InlineChildren, ParcelRef
+from hetero.runtime.children import Children, InlineChildren
 from hetero.runtime.extensions import extension_operations
 from hetero.runtime.pins import Binding
 from hetero.runtime.state import Resident
 from hetero.shapes.obligations import Obligations, obligations_of
+from hetero.stepping import Stepping, bounds_of
 from hetero.trace import Span, write_chrome_trace
 from hetero.types import HostArray, TensorType
 
@@ -164,27 +162,28 @@ class HeterogeneousExecutor:
             recovers = children == "ray" and self.options.recover
             self._failover = Failover(loaded if recovers else None, planned, classes, wishes)
             self._feeds = Feeds(self.plan.inputs, loaded.optional_inputs, _obligations(loaded, self.plan))
-            self._output_names = tuple(p.name for p in self.plan.outputs)
-            self._classes = _classes(self.plan)
+            bounds = bounds_of(self.plan)
         except BaseException:
             _close_made(chosen, providers)
             raise
         self._weights = loaded.weights
         self._steps = itertools.count(1)
-        # Tokens of the steps that may be under way: a semaphore of threading's would cost a small model several µs.
-        self._slots: SimpleQueue[None] = SimpleQueue()
-        for _ in range(self.options.max_in_flight):
-            self._slots.put(None)
-        self._counters = {"steps": 0, "failed_steps": 0, **dict.fromkeys((c[0] for c in self._classes), 0)}
-        self._counting = threading.Lock()
+        self._inline = children == "inline"
+        self._in_flight = InFlight(
+            self.options.max_in_flight, 1 if self._inline else self.options.max_in_flight
+        )
         self._spans: list[Span] = []
+        self._taking = threading.Lock()
         self._state: BoundState | None = None
         self._turns = threading.Lock()
-        self._closing = self._closed = False
-        self._pool: ThreadPoolExecutor | None = None
-        self._underway: set[Future[dict[str, Any]]] = set()
-        self._inline = children == "inline"
+        self._closed = False
         self._children = self._start(chosen, transport, dict(ray_options or {}))
+        self._timeout_s = self.options.step_timeout_s or None
+        self._stepping = Stepping(
+            self._children, self._failover, bounds, self._weights, self._timeout_s, inline=self._inline
+        )
+        self._output_names = self._stepping.output_names
+        self._whole = self._stepping.whole
 
     @property
     def plan(self) -> Plan:
@@ -228,20 +227,40 @@ class HeterogeneousExecutor:
         Raises: InputError, GuardError before anything runs; KernelError and its kin with node and device;
         ChildDiedError, StepTimeoutError; ClosedError. A step that failed leaves no partial results.
         """
-        return self._run(feeds, self._names(output_names), graph_slot)
+        if output_names is not None or self._state is not None or not self._whole or self._closed:
+            return self._run(feeds, self._names(output_names), graph_slot)
+        # What repeats, flat: between two steps the children's processes have the caches, and a function that is called
+        # for the first time since takes ten times as long as when it is called again at once.
+        names, turns, stepping = self._output_names, self._in_flight.turns, self._stepping
+        values = self._feeds.check(feeds)
+        turns.get()
+        try:
+            step = next(self._steps)
+            try:
+                found = self._children.run_whole(step, values, graph_slot, self._timeout_s)
+            except BaseException as error:
+                stepping.failed(step, error)
+                raise
+            if found is None:
+                return stepping.step(step, values, names, graph_slot)
+            with stepping.counting:
+                stepping.counters["steps"] += 1
+            return found if len(found) == len(names) else stepping.outputs(values, names, found)
+        finally:
+            turns.put(None)
 
     def _run(
         self, feeds: Mapping[str, Any], names: Sequence[str], graph_slot: str, binding: Binding | None = None
     ) -> dict[str, Any]:
         """A step in this thread, when it has its turn among those in flight."""
         values = None if self._state is not None else self._feeds.check(feeds)
-        self._slots.get()
+        self._in_flight.turns.get()
         try:
             if values is None:
                 return self._stateful(feeds, names, graph_slot, binding)
-            return self._step(next(self._steps), values, names, graph_slot, binding)
+            return self._stepping.step(next(self._steps), values, names, graph_slot, binding)
         finally:
-            self._slots.put(None)
+            self._in_flight.turns.put(None)
 
     def submit(
         self,
@@ -257,82 +276,38 @@ class HeterogeneousExecutor:
         """
         names = self._names(output_names)
         values = None if self._state is not None else self._feeds.check(feeds)
-        waits = not in_event_loop()  # there the number of workers is what bounds the steps
-        future = StepFuture(self._ended if waits else None)
-        if waits:
-            self._slots.get()
-        try:
-            with self._counting:  # a close meanwhile would refuse it with an error of the pool's own
-                workers = self._workers()
-                if values is None:
-                    workers.submit(future.fulfil, self._stateful, feeds, names, graph_slot)
-                    return future
-                step = next(self._steps)
-                if not waits:
-                    workers.submit(future.fulfil, self._step, step, values, names, graph_slot)
-                    return future
-                self._underway.add(future)  # which a close waits for
-            if not self._begun(future, step, values, names, graph_slot, workers):
-                workers.submit(future.fulfil, self._step, step, values, names, graph_slot)
-        except BaseException:
-            future.cancel()
-            raise
-        return future
 
-    def _ended(self, future: Future[dict[str, Any]]) -> None:
-        """A step that has had its turn among those in flight gives it back."""
-        self._underway.discard(future)
-        self._slots.put(None)
+        def begin(future: StepFuture, at_once: bool) -> Callable[[], dict[str, Any]] | None:
+            if values is None:
+                return partial(self._stateful, feeds, names, graph_slot)
+            step = next(self._steps)
+            if at_once and self._begun(future, step, values, names, graph_slot):
+                return None
+            return partial(self._stepping.step, step, values, names, graph_slot)
+
+        return self._in_flight.submit(begin)
 
     def _begun(
-        self,
-        future: StepFuture,
-        step: int,
-        values: dict[str, Any],
-        names: Sequence[str],
-        graph_slot: str,
-        workers: ThreadPoolExecutor,
+        self, future: StepFuture, step: int, values: dict[str, Any], names: Sequence[str], graph_slot: str
     ) -> bool:
         """Begin a step in this thread where that need not wait for anything: whoever receives its outputs ends it then,
         and a worker only where there is something to wait for after all."""
-        if self._inline or self._classes:
+        if not self._whole:
             return False
-        routes = self._failover.routes[0]
 
-        def ended(parcels: Sequence[ParcelRef], arrived: Sequence[Sequence[Any]] | None) -> None:
-            if arrived is None:
-                workers.submit(future.fulfil, self._awaited, step, values, names, parcels)
+        def ended(found: dict[str, Any] | None) -> None:
+            if found is None:
+                self._in_flight.hand_over(future, partial(self._stepping.awaited, step, values, names))
                 return
-            self._count("steps")
-            outputs = self._outputs(values, names, routes, arrived)
+            self._stepping.count("steps")
+            outputs = self._stepping.outputs(values, names, found)
             if not future.fulfilled(outputs):
-                workers.submit(future.fulfil, lambda: outputs)
+                self._in_flight.hand_over(future, lambda: outputs)
 
-        given = {parcel.id: [values[v] for v in parcel.values] for parcel in routes.from_caller}
-        children, sends_back = self._children, routes.sends_back
-        attend = children.launch_nowait(step, given, routes.calls, sends_back, graph_slot, ended)
+        attend = self._children.launch_nowait(step, values, graph_slot, ended)
         if attend is not None:
             future.begun(attend)
         return attend is not None
-
-    def _awaited(
-        self, step: int, values: dict[str, Any], names: Sequence[str], parcels: Sequence[ParcelRef]
-    ) -> dict[str, Any]:
-        """What comes of a step that was begun elsewhere, and did not end as it mostly does."""
-        try:
-            arrived = self._children.get(parcels, self.options.step_timeout_s or None)
-        except BaseException as error:
-            self._failed(step, error)
-            raise
-        self._count("steps")
-        return self._outputs(values, names, self._failover.routes[0], arrived)
-
-    def _outputs(
-        self, values: dict[str, Any], names: Sequence[str], routes: Routes, arrived: Sequence[Sequence[Any]]
-    ) -> dict[str, Any]:
-        for parcel, got in zip(routes.to_caller, arrived, strict=True):
-            values.update(zip(parcel.values, got, strict=True))
-        return {name: values[name] if name in values else self._weights[name] for name in names}
 
     def map(
         self, batches: Batches, *, max_in_flight: int = 4, output_names: Sequence[str] | None = None
@@ -382,123 +357,9 @@ class HeterogeneousExecutor:
             values = self._feeds.check(fed, resident)
             values.update((name, Resident(shape)) for name, shape in resident.items())
             wanted = [*names, *self._state.outputs]
-            outputs = self._step(next(self._steps), values, wanted, graph_slot, binding)
+            outputs = self._stepping.step(next(self._steps), values, wanted, graph_slot, binding)
             self._state.took(outputs)
             return {name: outputs[name] for name in names}
-
-    def _step(
-        self,
-        step: int,
-        values: dict[str, Any],
-        names: Sequence[str],
-        graph_slot: str,
-        binding: Binding | None = None,
-    ) -> dict[str, Any]:
-        if binding is not None and binding.on_device is not None:
-            values.update(binding.on_device.inputs)
-        section = 0 if not self._classes else self._fitting(values)
-        only = self._failover.routes[section].only if self._inline else None
-        left: Sequence[Sequence[Any]] = ()
-        try:
-            if only is not None:
-                left = self._step_alone(only, step, values, graph_slot, binding)
-            else:
-                self._step_in_parcels(section, step, values, graph_slot, binding)
-        except BaseException as error:
-            self._failed(step, error)
-            raise
-        self._count("steps")
-        if only is not None:
-            if only.returns and names is self._output_names:
-                return dict(zip(names, left[0]))  # noqa: B905 - as many as there are; a look takes half as long again
-            for sent, got in zip(only.sends, left, strict=True):
-                values.update(zip(sent, got, strict=True))
-        return {name: values[name] if name in values else self._weights[name] for name in names}
-
-    def _failed(self, step: int, error: BaseException) -> None:
-        """Nothing is left of a step that has failed; the error says which it was."""
-        self._count("failed_steps")
-        if not self._closed:
-            self._children.drop(step)
-        if isinstance(error, HeteroError):
-            error.at(step=step)
-
-    def _fitting(self, values: Mapping[str, Any]) -> int:
-        """The plan's section for the first shape class that a step with these inputs belongs to."""
-        for section, (name, bounds) in enumerate(self._classes, 1):
-            if all(
-                least <= values[port].shape[axis] and (most is None or values[port].shape[axis] <= most)
-                for port, axis, least, most in bounds
-            ):
-                self._count(name)
-                return section
-        return 0
-
-    def _step_in_parcels(
-        self, section: int, step: int, values: dict[str, Any], graph_slot: str, binding: Binding | None
-    ) -> None:
-        """Add to `values` what the partitions send to the caller."""
-        with self._children.launching(step):
-            pending = self._launch(section, step, values, graph_slot, binding)
-        timeout_s = self.options.step_timeout_s or None
-        arrived = self._children.get([r for _, r in pending], timeout_s)
-        for (parcel, _), got in zip(pending, arrived, strict=True):
-            values.update(zip(parcel.values, got, strict=True))
-
-    def _step_alone(
-        self, only: Only, step: int, values: dict[str, Any], graph_slot: str, binding: Binding | None
-    ) -> Sequence[Sequence[Any]]:
-        """As `_step_in_parcels`, for one partition in this process, which spares a small model 2 µs. Returns what it
-        sends, as `only.sends` names it."""
-        if self._closed:
-            self._check_open()
-        if len(only.receives) == 1:
-            arrived = [[values[v] for v in only.receives[0]]]
-        else:
-            arrived = [[values[v] for v in names] for names in only.receives]
-        return self._children.call(
-            only.child, only.partition, step, arrived, len(only.sends), graph_slot, binding
-        )
-
-    def _launch(
-        self, section: int, step: int, values: dict[str, Any], graph_slot: str, binding: Binding | None
-    ) -> list[tuple[Parcel, ParcelRef]]:
-        """Begin the step, whole or by calling every partition in the plan's order; returns what comes back."""
-        self._check_open()
-        children, routes = self._children, self._failover.routes[section]
-        given = {parcel.id: [values[v] for v in parcel.values] for parcel in routes.from_caller}
-        # channels know the way of the plan itself only, and nothing of buffers
-        if section == 0 and (binding is None or binding.on_device is None):
-            launched = children.launch(step, given, routes.calls, routes.sends_back, graph_slot)
-            if launched is not None:
-                return list(zip(routes.to_caller, launched, strict=True))
-            if routes is not self._failover.routes[section]:  # a provider was lost with it
-                routes = self._failover.routes[section]
-                given = {parcel.id: [values[v] for v in parcel.values] for parcel in routes.from_caller}
-        if binding is not None and binding.on_device is not None and self._failover.degraded:
-            on_device = binding.on_device
-            kept = frozenset(withheld(self.plan, on_device.outputs.keys()))
-            binding = replace(binding, on_device=replace(on_device, withheld=kept))
-        parcels: dict[int, ParcelRef] = {k: children.put(content) for k, content in given.items()}
-        for partition, receives, sends in routes.calls:
-            arrived = [parcels[p] for p in receives]
-            left = children.call(
-                partition.child, partition.id, step, arrived, len(sends), graph_slot, binding
-            )
-            parcels.update(zip(sends, left, strict=True))
-        return [(parcel, parcels[parcel.id]) for parcel in routes.to_caller]
-
-    def _workers(self) -> ThreadPoolExecutor:
-        if self._closing:
-            raise ClosedError("this executor is closed")
-        if self._pool is None:
-            workers = 1 if self._inline or self._state is not None else self.options.max_in_flight
-            self._pool = ThreadPoolExecutor(workers, thread_name_prefix="hetero-step")
-        return self._pool
-
-    def _count(self, counter: str) -> None:
-        with self._counting:
-            self._counters[counter] += 1
 
     # -- bindings ------------------------------------------------------------------------------------------------
     def io_binding(self) -> IOBinding:
@@ -549,12 +410,13 @@ class HeterogeneousExecutor:
         self._check_open()
         if capacity is not None and capacity < 1:
             raise OptionError(f"capacity must be at least 1, not {capacity}", operand="capacity")
-        with self._turns, self._counting:
-            if self._pool is not None:
+        with self._turns, self._in_flight.lock:
+            if self._in_flight.used:
                 raise StateError("state must be bound before the first step is submitted")
             failover = self._failover
             state = BoundState(lambda: failover.plan, self._children, pairs, capacity) if pairs else None
             self._state = state
+            self._in_flight.workers = 1 if self._inline or pairs else self.options.max_in_flight
             self._failover.states = {} if state is None else state.resident_pairs
             if not pairs:
                 self._children.placed(self._unbind)
@@ -599,13 +461,8 @@ class HeterogeneousExecutor:
         """Nested counters: steps, plan (partitions, transfers), children (by provider name), recovery (empty where
         there is none), degraded (provider that is lost -> those that have its nodes)."""
         self._check_open()
-        with self._counting:
-            counters = dict(self._counters)
         return {
-            **{k: n for k, n in counters.items() if not k.startswith(_OF_CLASS)},
-            "steps_by_class": {
-                k.removeprefix(_OF_CLASS): n for k, n in counters.items() if k.startswith(_OF_CLASS)
-            },
+            **self._stepping.counts(),
             "plan": {
                 "partitions": len(self.plan.partitions),
                 "transfers": len(self.plan.transfers),
@@ -626,7 +483,7 @@ class HeterogeneousExecutor:
         `write_trace` writes the same."""
         self._check_open()
         taken = self._children.take_spans()
-        with self._counting:
+        with self._taking:
             self._spans += taken
             return list(self._spans)
 
@@ -642,16 +499,13 @@ class HeterogeneousExecutor:
         """
         if self._closed:
             return
-        with self._counting:
-            self._closing = True
-        wait(tuple(self._underway))
-        if self._pool is not None:
-            self._pool.shutdown(wait=True)
+        self._in_flight.close()
         self._closed = True
         self._end()
 
     def _end(self) -> None:
         """Stop what runs the steps."""
+        self._stepping.closed = True
         self._children.close()
 
     def __enter__(self) -> HeterogeneousExecutor:
@@ -688,21 +542,6 @@ def open_gateway(
 
     address = (ray_options or {}).get("address") or os.environ.get("RAY_ADDRESS")
     return Gateway(HeterogeneousExecutor, files, options, max_in_flight, address)
-
-
-_OF_CLASS = "steps of class "
-
-
-def _classes(plan: Plan) -> list[tuple[str, tuple[tuple[str, int, int, int | None], ...]]]:
-    """For each shape class its counter, and for each of its symbols an input and axis and the bounds."""
-    at = symbols_of(plan) if plan.variants else {}
-    return [
-        (
-            _OF_CLASS + variant.name,
-            tuple((*at[symbol], least, most) for symbol, least, most in variant.when),
-        )
-        for variant in plan.variants
-    ]
 
 
 def _obligations(model: Model, plan: Plan) -> Obligations | None:

@@ -28,6 +28,8 @@ from hetero.types import (
 )
 
 _NONE: Mapping[str, tuple[int, ...]] = {}
+_ARRAY = np.ndarray
+"""Without a look into numpy's names, which costs a step that begins with cold caches 2 µs."""
 
 
 class Feeds:
@@ -65,7 +67,7 @@ class Feeds:
         if last is not None and not resident and type(feeds) is dict and len(feeds) == len(last):
             for name, dtype, shape in last:
                 value = feeds.get(name)
-                if value.__class__ is not np.ndarray or value.dtype is not dtype or value.shape != shape:
+                if value.__class__ is not _ARRAY or value.dtype is not dtype or value.shape != shape:
                     break
             else:  # what was found of feeds like these holds
                 return feeds.copy()

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Mapping, Sequence
-from queue import SimpleQueue
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy.typing as npt
@@ -13,7 +11,8 @@ from hetero.binding import IOBinding
 from hetero.device_buffer import DeviceBuffer
 from hetero.errors import InputError, ProviderError
 from hetero.executor import HeterogeneousExecutor, ModelLike, open_gateway
-from hetero.futures import StepFuture, in_event_loop
+from hetero.futures import StepFuture
+from hetero.in_flight import InFlight
 from hetero.model.shipping import packed
 from hetero.options import RuntimeOptions
 from hetero.planner.plan import Plan
@@ -47,14 +46,9 @@ class RemoteExecutor(HeterogeneousExecutor):
         self.options = (options or RuntimeOptions()).with_environment()
         its = {k: v for k, v in (ray_options or {}).items() if k != "address"}
         there = {"providers": providers, "options": self.options, "ray_options": its or None, **others}
-        self._slots = SimpleQueue()
-        for _ in range(self.options.max_in_flight):
-            self._slots.put(None)
-        self._counting = threading.Lock()
-        self._spans: list[Span] = []
-        self._underway = set()
-        self._pool = self._state = None  # state is bound over there
-        self._inline = self._closing = self._closed = False
+        self._in_flight = InFlight(self.options.max_in_flight, self.options.max_in_flight)
+        self._state = None  # it is bound over there
+        self._inline = self._whole = self._closed = False
         self._gateway = open_gateway(packed(model), there, self.options.max_in_flight, ray_options)
 
     @property
@@ -84,20 +78,15 @@ class RemoteExecutor(HeterogeneousExecutor):
     ) -> StepFuture:
         """As HeterogeneousExecutor; all errors come from the future."""
         self._check_open()
-        future = StepFuture()
-        if not in_event_loop():
-            self._slots.get()
-            future.add_done_callback(lambda _: self._slots.put(None))
-        try:
-            with self._counting:  # those that wait are as many as begin, in the same order
-                workers = self._workers()
-                wait, forget = self._gateway.begin(feeds, output_names, graph_slot)
-                future.add_done_callback(lambda done: forget() if done.cancelled() else None)
-                workers.submit(future.fulfil, wait)
-        except BaseException:
-            future.cancel()
-            raise
-        return future
+
+        def begin(future: StepFuture, _: bool) -> Callable[[], dict[str, Any]]:
+            wait, forget = self._gateway.begin(
+                feeds, output_names, graph_slot
+            )  # as many wait as begin, in that order
+            future.add_done_callback(lambda done: forget() if done.cancelled() else None)
+            return wait
+
+        return self._in_flight.submit(begin)
 
     # -- bindings ------------------------------------------------------------------------------------------------
     def io_binding(self) -> IOBinding:

@@ -24,7 +24,9 @@ class Only:
 
 class Routes:
     """For each partition, in the order of calls, the parcels it receives and those it sends; which come from the
-    caller, and which go there. `only`: the same for a plan of one partition, ready to use."""
+    caller, and which go there: `given` and `taken` are their numbers, each with the names of its values, and `returned`
+    the outputs among the latter, in the plan's order, each with its parcel and its place there. `only`: the same for a
+    plan of one partition, ready to use."""
 
     def __init__(self, plan: Plan) -> None:
         children = sorted({p.child for p in plan.partitions})
@@ -32,7 +34,10 @@ class Routes:
         self.output_names = tuple(p.name for p in plan.outputs)
         self.from_caller = tuple(p for p in plan.parcels if p.producer == CALLER)
         self.to_caller = tuple(p for p in plan.parcels if CALLER in p.destinations)
-        self.sends_back = tuple(p.id for p in self.to_caller)
+        self.given = tuple((p.id, tuple(p.values)) for p in self.from_caller)
+        self.taken = tuple((p.id, tuple(p.values)) for p in self.to_caller)
+        places = {name: (parcel, k) for parcel, names in self.taken for k, name in enumerate(names)}
+        self.returned = tuple((name, *places[name]) for name in self.output_names if name in places)
         self.calls = tuple(
             (
                 partition,
@@ -48,8 +53,7 @@ class Routes:
         if len(self.calls) != 1:
             return None
         ((partition, receives, sends),) = self.calls
-        given = {p.id: tuple(p.values) for p in self.from_caller}
-        taken = {p.id: tuple(p.values) for p in self.to_caller}
+        given, taken = dict(self.given), dict(self.taken)
         if set(receives) != given.keys() or set(sends) != taken.keys():
             return None
         leaving = tuple(taken[parcel] for parcel in sends)

@@ -28,7 +28,7 @@ class Gated:
     def __init__(self, ex: HeterogeneousExecutor, monkeypatch: pytest.MonkeyPatch) -> None:
         self.opened, self.begun, self.most, self.now = threading.Event(), threading.Event(), 0, 0
         self._lock = threading.Lock()
-        step = ex._step
+        step = ex._stepping.step
 
         def held(*arguments: Any) -> Any:
             with self._lock:
@@ -42,7 +42,7 @@ class Gated:
                 with self._lock:
                     self.now -= 1
 
-        monkeypatch.setattr(ex, "_step", held)
+        monkeypatch.setattr(ex._stepping, "step", held)
 
 
 def test_a_step_is_awaited_and_its_error_raised_there() -> None:

@@ -7,8 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol, TypeAlias, TypeVar
 
+from hetero.errors import StateError
 from hetero.options import RuntimeOptions
-from hetero.planner.plan import Partition, Plan
+from hetero.planner.plan import Plan
 from hetero.providers.base import Provider
 from hetero.runtime.assignment import assignment
 from hetero.runtime.child import ChildExecutor, Value
@@ -18,11 +19,9 @@ from hetero.runtime.state import StateChange, StateSpec
 from hetero.trace import Span
 from hetero.types import HostArray
 
-PlannedCall: TypeAlias = tuple[Partition, Sequence[int], Sequence[int]]
-"""A partition, and the numbers of the parcels that it receives and sends."""
 ParcelRef = Any
 """A parcel that lies somewhere: a list of values here, an object reference elsewhere."""
-Ended: TypeAlias = Callable[[Sequence[ParcelRef], "list[list[Value]] | None"], None]
+Ended: TypeAlias = Callable[["dict[str, Value] | None"], None]
 Attend: TypeAlias = "Callable[[float | None], None]"
 T = TypeVar("T")
 
@@ -57,7 +56,7 @@ class Children(ABC):
 
     def launching(self, step: int) -> AbstractContextManager[object]:
         """Around `put` and `call` of one step, whose calls are made together: those of another come before or after,
-        and meanwhile the plan changes in `launch` alone."""
+        and the plan does not change meanwhile."""
         return nullcontext()
 
     @abstractmethod
@@ -78,33 +77,26 @@ class Children(ABC):
         """Run a partition; returns its parcels at once where it lives elsewhere. Raises what the child raises, or lets
         the parcels raise it from `get`. `binding` may be used where the caller's memory can be reached."""
 
-    def launch(
-        self,
-        step: int,
-        given: Mapping[int, Sequence[Value]],
-        calls: Sequence[PlannedCall],
-        sends_back: Sequence[int],
-        graph_slot: str,
-    ) -> Sequence[ParcelRef] | None:
-        """Begin a whole step where children send to each other: `given` parcels of the caller's, by number; returns
-        those that come back, as numbered in `sends_back`. None: it has to be `call`ed partition by partition, as
-        `calls` says."""
+    def run_whole(
+        self, step: int, values: Mapping[str, Value], graph_slot: str, timeout_s: float | None
+    ) -> dict[str, Value] | None:
+        """Run a step of the plan itself, not one of a shape class, where children send to each other: the caller's
+        values by name, to the outputs that partitions send, in the plan's order. None, and nothing has happened: it has
+        to be `call`ed partition by partition. Raises: as `get`."""
         return None
 
     def launch_nowait(
-        self,
-        step: int,
-        given: Mapping[int, Sequence[Value]],
-        calls: Sequence[PlannedCall],
-        sends_back: Sequence[int],
-        graph_slot: str,
-        ended: Ended,
+        self, step: int, values: Mapping[str, Value], graph_slot: str, ended: Ended
     ) -> Attend | None:
-        """As `launching` and `launch`, where nothing has to be waited for, now or by whoever receives the outputs; else
-        None, and nothing has happened. `ended` is called once, from any thread, which it must not hold up: with
-        the parcels, and with their contents, or None where `get` has to be called for these. What is returned may be
-        called with a time: it helps to receive, until the step is over or that time is."""
+        """As `run_whole`, where nothing has to be waited for, now or by whoever receives the outputs; else None, and
+        nothing has happened. `ended` is called once, from any thread, which it must not hold up: with what comes back,
+        or None where `awaited` has to be called. What is returned may be called with a time: it helps to receive, until
+        the step is over or that time is."""
         return None
+
+    def awaited(self, step: int, timeout_s: float | None) -> dict[str, Value]:
+        """Wait for a step that `launch_nowait` has begun: what comes back. Raises: as `get`."""
+        raise StateError("no such step has begun", step=step)
 
     @abstractmethod
     def get(self, parcels: Sequence[ParcelRef], timeout_s: float | None) -> list[list[Value]]:

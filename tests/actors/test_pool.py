@@ -192,7 +192,7 @@ def test_an_actor_answers_while_it_runs_and_a_deadline_ends_the_step() -> None:
         assert stats["cpu:0"]["running"]["step"] == 2
         assert not stats["cpu:1"]["answered"]  # it has a call that waits for cpu:0
         assert stats["cpu:1"]["calls"] == 0  # as last known
-        assert pool(ex).alive() == {"cpu:0": True, "cpu:1": True}
+        assert pool(ex).health.alive() == {"cpu:0": True, "cpu:1": True}
         (victim,) = [pid for device, pid in pids(ex).items() if device == "cpu:0"]
         os.kill(victim, signal.SIGKILL)  # else close would wait for it
 
@@ -211,7 +211,7 @@ def test_a_killed_actor_is_a_typed_error_now_downstream_and_later(counter: Heter
     assert caught.value.device == "cpu:0"
     assert "cpu:0" in caught.value.message
     assert "SIGKILL" in caught.value.message
-    assert children.alive() == {"cpu:0": False, "cpu:1": True}
+    assert children.health.alive() == {"cpu:0": False, "cpu:1": True}
     started = time.monotonic()
     with pytest.raises(ChildDiedError, match="cpu:0"):
         counter.run(ONCE)
@@ -224,9 +224,9 @@ def test_a_killed_actor_is_a_typed_error_now_downstream_and_later(counter: Heter
 
 def test_the_death_of_an_idle_actor_is_noticed_without_a_call(counter: HeterogeneousExecutor) -> None:
     children = pool(counter)
-    assert children.alive() == {"cpu:0": True, "cpu:1": True}
+    assert children.health.alive() == {"cpu:0": True, "cpu:1": True}
     os.kill(pids(counter)["cpu:1"], signal.SIGKILL)
-    until(lambda: not children.alive()["cpu:1"])
+    until(lambda: not children.health.alive()["cpu:1"])
     with pytest.raises(ChildDiedError) as caught:
         counter.run(ONCE)
     assert caught.value.device == "cpu:1"

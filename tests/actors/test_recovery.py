@@ -26,8 +26,6 @@ from actors.events import (
     StartStandby,
     StateBegan,
     StepDropped,
-    StepFinished,
-    StepLaunched,
     StepsReplayed,
     TakeCheckpoint,
 )
@@ -41,14 +39,14 @@ def machine(**options: int) -> Recovery:
 
 def finished(recovery: Recovery, *steps: int) -> None:
     for step in steps:
-        recovery.handle(StepLaunched(step))
-        recovery.handle(StepFinished(step))
+        recovery.launched(step)
+        recovery.finished(step)
 
 
 def test_a_lost_child_is_fenced_and_started_and_its_steps_are_replayed_in_order() -> None:
     recovery = machine()
     for step in (5, 6):
-        recovery.handle(StepLaunched(step))
+        recovery.launched(step)
     assert recovery.delivers(5, epoch=0)
     todo = recovery.handle(ActorLost("cuda:1", generation=1, at_s=12.5, step=5))
     assert todo == [Fence("cuda:1", generation=1), Start("cuda:1", generation=2, at_s=12.5)]
@@ -71,7 +69,7 @@ def test_an_older_incarnation_changes_nothing() -> None:
 
 def test_two_children_lost_together_come_back_before_anything_is_replayed() -> None:
     recovery = machine()
-    recovery.handle(StepLaunched(1))
+    recovery.launched(1)
     recovery.handle(ActorLost("cpu", 1, 0.0))
     recovery.handle(ActorLost("cuda:1", 1, 0.0))
     assert recovery.handle(ChildPrepared("cpu", 2)) == []
@@ -93,7 +91,7 @@ def test_a_restart_that_fails_is_tried_again_later_and_then_given_up() -> None:
 def test_where_a_plan_goes_without_a_child_all_others_begin_anew_and_everything_is_replayed() -> None:
     recovery = machine(max_restarts=1)
     recovery.handle(StandbyReady("host"))
-    recovery.handle(StepLaunched(1))
+    recovery.launched(1)
     recovery.handle(ActorLost("cuda:1", 1, 0.0))
     assert recovery.handle(RestartFailed("cuda:1", 2, 1.0))[1:] == [Failover("cuda:1", "")]
     todo = recovery.handle(Replanned((("cpu", "host"), ("cpu:1", "host")), 2.0))
@@ -124,8 +122,8 @@ def test_a_child_that_lives_and_has_no_part_any_more_is_ended_and_may_come_back(
 
 def test_a_step_that_takes_children_with_it_every_time_is_given_up() -> None:
     recovery = machine(max_step_deaths=2)
-    recovery.handle(StepLaunched(1))
-    recovery.handle(StepLaunched(2))
+    recovery.launched(1)
+    recovery.launched(2)
     recovery.handle(ActorLost("cpu", 1, 0.0, step=1))
     recovery.handle(ChildPrepared("cpu", 2))
     recovery.handle(StepsReplayed(1))
@@ -136,21 +134,21 @@ def test_a_step_that_takes_children_with_it_every_time_is_given_up() -> None:
 
 def test_a_step_that_nobody_seems_to_run_is_not_replayed_for_ever_either() -> None:
     recovery = machine(max_step_deaths=2)
-    recovery.handle(StepLaunched(1))
+    recovery.launched(1)
     assert recovery.handle(DeadlinePassed(1, (), 0.0)) == [Replay(1, (), (1,))]
     assert recovery.handle(DeadlinePassed(1, (), 0.0)) == [GiveUp(1, 2, ""), Replay(2, (), ())]
 
 
 def test_a_deadline_counts_once_however_many_are_suspected() -> None:
     recovery = machine(max_step_deaths=2)
-    recovery.handle(StepLaunched(1))
+    recovery.launched(1)
     todo = recovery.handle(DeadlinePassed(1, (("cpu", 1), ("cuda:1", 1)), 0.0))
     assert [type(c) for c in todo] == [Fence, Fence, Start, Start]
 
 
 def test_a_lost_node_counts_once_however_many_children_it_had() -> None:
     recovery = machine(max_step_deaths=2)
-    recovery.handle(StepLaunched(1))
+    recovery.launched(1)
     todo = recovery.handle(NodeLost("n1", (("cpu", 1), ("cuda:1", 1)), 0.0, step=1))
     assert [type(c) for c in todo] == [Fence, Fence, Start, Start]
     assert recovery.handle(NodeLost("n1", (("cpu", 1), ("cuda:1", 1)), 0.0, step=1)) == []
@@ -160,11 +158,11 @@ def test_state_is_restored_from_the_checkpoint_and_the_steps_since_are_replayed(
     recovery = machine(checkpoint_every=2)
     recovery.handle(StateBegan())
     finished(recovery, 1)
-    recovery.handle(StepLaunched(2))
-    assert recovery.handle(StepFinished(2)) == [TakeCheckpoint(2)]
+    recovery.launched(2)
+    assert recovery.finished(2) == [TakeCheckpoint(2)]
     finished(recovery, 3)
     assert recovery.handle(CheckpointSettled(2)) == []
-    recovery.handle(StepLaunched(4))
+    recovery.launched(4)
     recovery.handle(HeartbeatMissed("cpu", 1, 0.0))
     assert recovery.handle(ChildPrepared("cpu", 2)) == [Restore(2), Replay(1, kept=(3,), open=(4,))]
 
@@ -182,10 +180,10 @@ def test_a_checkpoint_goes_on_where_a_step_is_late_and_nobody_is_lost() -> None:
     recovery = machine(checkpoint_every=1)
     recovery.handle(StateBegan())
     finished(recovery, 1)
-    recovery.handle(StepLaunched(2))
+    recovery.launched(2)
     assert recovery.handle(DeadlinePassed(2, (), 0.0)) == [Restore(None), Replay(1, kept=(1,), open=(2,))]
     recovery.handle(StepsReplayed(1))
-    assert recovery.handle(StepFinished(2)) == [], "one at a time"
+    assert recovery.finished(2) == [], "one at a time"
     recovery.handle(CheckpointSettled(1))
     assert recovery.base == 1
 
@@ -194,8 +192,8 @@ def test_a_checkpoint_may_be_of_a_later_step_than_the_one_after_which_it_was_due
     recovery = machine(checkpoint_every=2)
     recovery.handle(StateBegan())
     finished(recovery, 1)
-    recovery.handle(StepLaunched(2))
-    assert recovery.handle(StepFinished(2)) == [TakeCheckpoint(2)]
+    recovery.launched(2)
+    assert recovery.finished(2) == [TakeCheckpoint(2)]
     finished(recovery, 3, 4)
     recovery.handle(CheckpointSettled(1))
     assert recovery.base is None, "it is older than what was asked for"
@@ -216,7 +214,7 @@ def test_a_standby_takes_over_and_is_replaced_once_the_work_goes_on() -> None:
 
 def test_what_failed_by_itself_is_not_replayed() -> None:
     recovery = machine()
-    recovery.handle(StepLaunched(1))
+    recovery.launched(1)
     recovery.handle(StepDropped(1))
     recovery.handle(ActorLost("cpu", 1, 0.0))
     assert recovery.handle(ChildPrepared("cpu", 2)) == [Replay(1, (), ())]
@@ -224,7 +222,7 @@ def test_what_failed_by_itself_is_not_replayed() -> None:
 
 def test_after_closing_nothing_is_asked_for() -> None:
     recovery = machine()
-    recovery.handle(StepLaunched(1))
+    recovery.launched(1)
     recovery.handle(Closed())
     assert recovery.handle(ActorLost("cpu", 1, 0.0)) == []
     assert not recovery.delivers(1, 0)
@@ -232,8 +230,8 @@ def test_after_closing_nothing_is_asked_for() -> None:
 
 def test_what_cannot_happen_is_an_error_with_its_history() -> None:
     recovery = machine()
-    recovery.handle(StepLaunched(1))
-    with pytest.raises(TransportError, match="StepLaunched"):
+    recovery.launched(1)
+    with pytest.raises(TransportError, match=r"before came .*launched', 1"):
         recovery.handle(ChildPrepared("cpu", 1))
-    with pytest.raises(TransportError, match="StepFinished"):
-        recovery.handle(StepFinished(7))
+    with pytest.raises(TransportError, match=r"cannot take .*finished', 7"):
+        recovery.finished(7)

@@ -34,8 +34,6 @@ from actors.events import (
     StartStandby,
     StateBegan,
     StepDropped,
-    StepFinished,
-    StepLaunched,
     StepsReplayed,
     TakeCheckpoint,
 )
@@ -74,12 +72,15 @@ class World(RuleBasedStateMachine):
         self.to_replay: Replay | None = None
         self.gone: set[str] = set()
         self.closed = False
-        self.last: type[Any] = StateBegan
+        self.just_finished = False
         self.tell(StateBegan())
 
     # -- driving -------------------------------------------------------------------------------------------------
     def tell(self, event: Event) -> Sequence[Command]:
-        todo, self.last = self.recovery.handle(event), type(event)
+        self.just_finished = False
+        return self.told(self.recovery.handle(event))
+
+    def told(self, todo: Sequence[Command]) -> Sequence[Command]:
         assert not (self.closed and todo), "a closed machine asks for nothing"
         for command in todo:
             self.do(command)
@@ -152,7 +153,8 @@ class World(RuleBasedStateMachine):
     @rule()
     def launch(self) -> None:
         step, self.next_step = self.next_step, self.next_step + 1
-        self.tell(StepLaunched(step))
+        self.just_finished = False
+        self.recovery.launched(step)
         self.launched[step] = self.recovery.epoch
 
     @precondition(lambda self: self.can_run() and bool(self.launched))
@@ -165,7 +167,8 @@ class World(RuleBasedStateMachine):
         self.wanted.append(step)
         self.checkpoints[step] = list(self.applied)
         self.end(step)
-        self.tell(StepFinished(step))
+        self.just_finished = True
+        self.told(self.recovery.finished(step))
 
     @precondition(lambda self: self.can_run() and bool(self.launched))
     @rule()
@@ -308,7 +311,7 @@ class World(RuleBasedStateMachine):
 
     @invariant()
     def checkpoints_are_taken(self) -> None:
-        due = len(self.recovery.kept) >= 2 and self.can_run() and self.last is StepFinished
+        due = len(self.recovery.kept) >= 2 and self.can_run() and self.just_finished
         assert not due or self.pending is not None
 
     @invariant()

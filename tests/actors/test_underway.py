@@ -60,14 +60,14 @@ class TestOverChannels:
 
     def test_steps_need_no_worker(self, ex: HeterogeneousExecutor, monkeypatch: pytest.MonkeyPatch) -> None:
         by_workers: list[str] = []
-        for name in ("_step", "_awaited"):
-            inner = getattr(ex, name)
+        for name in ("step", "awaited"):
+            inner = getattr(ex._stepping, name)
 
             def noted(*arguments: Any, name: str = name, inner: Any = inner) -> Any:
                 by_workers.append(name)
                 return inner(*arguments)
 
-            monkeypatch.setattr(ex, name, noted)
+            monkeypatch.setattr(ex._stepping, name, noted)
         assert [out["y"].tolist() for out in ex.map(map(feeds, range(40)))] == [[-k] for k in range(40)]
         assert len(by_workers) < 40  # all but those that met another thread at the lock
         assert ex.stats()["steps"] == 44

@@ -137,7 +137,7 @@ def test_auto_goes_from_objects_to_channels_and_back_where_they_break_with_the_s
         for k in range(STEADY_STEPS + 4):
             seen.append(road(ex))
             if k == STEADY_STEPS + 2:
-                channel = pool(ex)._held.roads._channel
+                channel = pool(ex)._held.roads.channel
                 assert channel is not None
                 channel._end(TransportError("the channel between a and b broke"))
             for n in (3, 20_000):
@@ -154,7 +154,7 @@ def test_auto_goes_from_objects_to_channels_and_back_where_they_break_with_the_s
 def test_channels_that_were_asked_for_and_broke_between_steps_are_opened_again() -> None:
     with executor(CHAIN, SPLIT, transport="channels") as ex:
         want = bits(ex.run(feeds(20_000)))
-        channel = pool(ex)._held.roads._channel
+        channel = pool(ex)._held.roads.channel
         assert channel is not None
         channel._end(TransportError("the channel between a and b broke"))
         seen = []
@@ -223,7 +223,7 @@ def test_a_killed_actor_fails_the_step_in_flight_at_once_and_is_named() -> None:
         assert "SIGKILL" in caught.value.message
         with pytest.raises(ChildDiedError, match="cpu:0"):
             ex.run(ONCE)
-        assert pool(ex).alive() == {"cpu:0": False, "cpu:1": True}
+        assert pool(ex).health.alive() == {"cpu:0": False, "cpu:1": True}
 
 
 def test_a_deadline_ends_a_step_over_channels() -> None:
