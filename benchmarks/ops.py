@@ -20,6 +20,7 @@ class Sleep(hetero.Extension):
     """y = x, SLEEP_S later."""
 
     domain, name = DOMAIN, "Sleep"
+    in_session = True
 
     def outputs(self, op: Operation, inputs: Sequence[Spec]) -> Sequence[TensorSpec]:
         """As the input."""
