@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, field
 
 from hetero.planner.plan import Plan
@@ -36,15 +37,23 @@ class Task:
     input_names: tuple[str, ...] = field(init=False)
     output_names: tuple[str, ...] = field(init=False)
     straight: bool = field(init=False)
-    """Whether what arrives are the inputs, in their order, and what leaves are the outputs, in one parcel."""
+    """Whether what arrives are the inputs, each once, and what leaves are outputs."""
+    arriving: tuple[int, ...] = field(init=False)
+    """Of a straight task: which of the inputs what arrives is, in its order."""
+    leaving: tuple[tuple[int, ...], ...] = field(init=False)
+    """Of a straight task: which of the outputs each parcel that leaves holds."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "input_names", tuple(p.name for p in self.program.inputs))
         object.__setattr__(self, "output_names", tuple(p.name for p in self.program.outputs))
-        arriving = tuple(name for receive in self.receives for name in receive.values)
-        leaving = [send.values for send in self.sends]
-        straight = self.alone and arriving == self.input_names and leaving == [self.output_names]
-        object.__setattr__(self, "straight", straight)
+        inputs = {name: k for k, name in enumerate(self.input_names)}
+        outputs = {name: k for k, name in enumerate(self.output_names)}
+        arriving = tuple([inputs.get(name, -1) for receive in self.receives for name in receive.values])
+        leaving = tuple([tuple([outputs.get(name, -1) for name in send.values]) for send in self.sends])
+        whole = sorted(arriving) == list(range(len(self.input_names))) and -1 not in itertools.chain(*leaving)
+        object.__setattr__(self, "straight", self.alone and whole)
+        object.__setattr__(self, "arriving", arriving)
+        object.__setattr__(self, "leaving", leaving)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

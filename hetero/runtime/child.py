@@ -268,23 +268,26 @@ class ChildExecutor:
         self.provider.synchronize()
         return sent
 
-    def _run_straight(self, task: Task, inputs: Sequence[Value]) -> list[list[Value]]:
+    def _run_straight(self, task: Task, arrived: Sequence[Value]) -> list[list[Value]]:
         """As `_run`, of a program that takes what arrives and whose results leave: most are."""
-        for value in inputs:
+        for value in arrived:
             self._bytes_in += value.nbytes if type(value) is np.ndarray else value_bytes(value)
+        inputs: list[Value] = [None] * len(arrived)
+        for k, value in zip(task.arriving, arrived, strict=True):
+            inputs[k] = value
         runner = self._runners[task.partition]
-        sent = runner.run(inputs)
-        for k, value in enumerate(sent):
-            if type(value) is np.ndarray:
-                self._bytes_out += value.nbytes
-            else:
-                sent[k] = value = self._to_host(value)
+        made = runner.run(inputs)
+        sent = []
+        for numbers in task.leaving:
+            for k in numbers:
+                made[k] = value = self._to_host(made[k])
                 self._bytes_out += value_bytes(value)
+            sent.append([made[k] for k in numbers])
         self.provider.synchronize()
         known = self._next.get(task.partition)
         if known is None or not known.holds():
-            self._next[task.partition] = steady(runner, len(task.receives))
-        return [sent]
+            self._next[task.partition] = steady(runner, task)
+        return sent
 
     def _called(
         self, task: Task, values: dict[str, Value], binding: Binding | None, states: ChildStates | None

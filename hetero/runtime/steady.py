@@ -30,6 +30,7 @@ from hetero.types import HostArray, TensorSpec
 
 if TYPE_CHECKING:
     from hetero.kernels.base import Call
+    from hetero.runtime.assignment import Task
     from hetero.runtime.roots import Signature
     from hetero.runtime.runner import Runner
 
@@ -53,12 +54,15 @@ class Steady:
     """That, where there are graphs to launch."""
     n_parcels: int
     places: tuple[Place, ...]
+    """Of the inputs, as they arrive."""
     table: list[Any]
     blank: tuple[None, ...]
     statistics: Statistics
     slot: GraphSlot | None
     calls: list[Call]
     results: tuple[Result, ...]
+    leaving: tuple[tuple[int, ...], ...] | None
+    """Which of the results each parcel holds; None: one holds all, in their order."""
     bytes_in: int
     bytes_out: int
     program: Program
@@ -70,7 +74,7 @@ class Steady:
         return self.drive.last is self.last and (artifact is None or artifact.state is COMPLETE)
 
     def run(self, parcels: Sequence[Sequence[Any]]) -> list[list[Any]] | None:
-        """The one parcel of results; None, and nothing has happened, where this is not that run.
+        """The parcels of results; None, and nothing has happened, where this is not that run.
 
         Raises: as `Runner.run`, whose caller's part is the same.
         """
@@ -113,16 +117,16 @@ class Steady:
                 elif copied:
                     value = value.copy()
                 made.append(value)
-            return [made]
+            if self.leaving is None:
+                return [made]
+            return [[made[k] for k in numbers] for numbers in self.leaving]
         finally:
             table[:] = self.blank
 
 
-def steady(runner: Runner, n_parcels: int) -> Steady | None:
-    """The run that follows the one just made, if it is like it; None where runs like it need more than a `Steady` does.
-
-    `n_parcels`: in how many the inputs arrive.
-    """
+def steady(runner: Runner, task: Task) -> Steady | None:
+    """The run of a straight task that follows the one just made, if it is like it; None where runs like it need more
+    than a `Steady` does."""
     context, slot = runner.context, runner.context.graph_slot
     drive = runner.roots.drive()
     if drive.last is None or drive.usual is None or runner.roots.value_inputs:
@@ -133,13 +137,15 @@ def steady(runner: Runner, n_parcels: int) -> Steady | None:
     captured = None if slot is None else section.captured.get(slot.name)
     if (slot is not None and captured is None) or not runner.provider.is_host:
         return None
-    bytes_out = 0
+    nbytes: list[int] = []
     for index, value, _ in section.results:
         found = value if index == NO_SLOT else section.exit.slots[index].spec
         if found.__class__ not in (np.ndarray, TensorSpec):
             return None
-        bytes_out += found.nbytes
+        nbytes.append(found.nbytes)
     ports, frames = runner.program.inputs, section.frames
+    places = {k: (dtype, shape, frames.get(k), ports[k].slot) for k, dtype, shape in drive.usual}
+    in_order = task.leaving == (tuple(range(len(nbytes))),)
     artifact = None if captured is None else captured.artifact
     launched = captured if captured is not None and captured.tokens else None
     return Steady(
@@ -147,16 +153,17 @@ def steady(runner: Runner, n_parcels: int) -> Steady | None:
         drive.last,
         artifact,
         launched,
-        n_parcels,
-        tuple((dtype, shape, frames.get(k), ports[k].slot) for k, dtype, shape in drive.usual),
+        len(task.receives),
+        tuple(places[k] for k in task.arriving),
         runner.table.values,
         runner.table.blank,
         runner.statistics,
         slot,
         section.calls if launched is None else launched.steps,
         tuple(section.results),
+        None if in_order else task.leaving,
         sum(TensorSpec(dtype, shape).nbytes for _, dtype, shape in drive.usual),
-        bytes_out,
+        sum(nbytes[k] for numbers in task.leaving for k in numbers),
         runner.program,
         runner.provider,
     )

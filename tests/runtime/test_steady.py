@@ -6,6 +6,8 @@ import gc
 import threading
 import weakref
 from collections.abc import Sequence
+from dataclasses import replace
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -18,7 +20,7 @@ from hetero.errors import ClosedError, HeteroError, KernelError, TransportError
 from hetero.executor import plan
 from hetero.options import RuntimeOptions
 from hetero.providers.registry import create
-from hetero.runtime.assignment import assignment
+from hetero.runtime.assignment import Assignment, Send, assignment
 from hetero.runtime.child import ChildExecutor
 from hetero.runtime.pins import Binding
 from hetero.runtime.state import StateChange, StateSpec
@@ -186,6 +188,43 @@ def test_a_third_run_of_the_same_specs_is_steady(taken: list[bool], capture: boo
             lambda i=inputs, s=step: general(s, *i)
         )
     assert taken == [True] * 3
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.randoms(use_true_random=False), st.booleans(), st.integers(0, 2))
+def test_what_arrives_and_leaves_in_any_order_and_in_any_parcels_is_the_same(
+    random: Random, capture: bool, left_out: int
+) -> None:
+    """Parcels of the inputs in another order, and of outputs some of which leave twice and some not at all."""
+    probe, general = Probe(ALL, capture=capture), Probe(ALL, capture=capture)
+    (task,) = probe.assignment.tasks.values()
+    inputs, outputs = list(task.input_names), list(task.output_names)
+    random.shuffle(inputs)
+    random.shuffle(outputs)
+    outputs = outputs[left_out:]
+    at, out = random.randint(0, len(inputs)), random.randint(0, len(outputs))
+    arranged = replace(
+        task,
+        receives=tuple(Send(k, tuple(names)) for k, names in enumerate((inputs[:at], inputs[at:]))),
+        sends=tuple(Send(5 + k, tuple(names)) for k, names in enumerate((outputs[:out], outputs[out - 1 :]))),
+    )
+    assert arranged.straight
+    rearranged = Assignment(0, {0: arranged}, probe.assignment.weights)
+    for p in (probe, general):
+        p.child.prepare(rearranged, p.weights)
+    for step in range(5):
+        n = (2, 2, 2, 3, 3)[step]
+        values = {"x": f32(n, 4, seed=step), "h": f32(n, 4, seed=step + 9), "i": np.array([step % n])}
+        parcels = [[values[name] for name in send.values] for send in arranged.receives]
+        general.child._plain = False  # the road that knows values by name
+        sent, want = (p.child.run(0, step, parcels) for p in (probe, general))
+        assert list(map(len, sent)) == [out, len(outputs[out - 1 :])]
+        for made, wanted in zip(sent, want, strict=True):
+            assert [v.tobytes() for v in made] == [v.tobytes() for v in wanted]
+    assert probe.child._next[0] is not None
+    assert probe.counters == general.counters
+    for p in (probe, general):
+        p.child.close()
 
 
 def test_results_are_the_callers_and_inputs_are_let_go(taken: list[bool]) -> None:
