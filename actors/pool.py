@@ -291,10 +291,8 @@ class RayChildren(Children):
         if mending.machine is not None:
             mending.machine.launched(step)
         given: dict[int, list[Value]] = {}
-        for (
-            parcel,
-            names,
-        ) in routes.given:  # what is spelled out finds the interpreter warm, unlike map and zip
+        # what is spelled out finds the interpreter warm, unlike map and zip
+        for parcel, names in routes.given:
             contents = given[parcel] = []
             for name in names:
                 contents.append(values[name])  # noqa: PERF401
