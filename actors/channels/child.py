@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -84,7 +84,7 @@ class ChildChannel:
             partition: Steady(generation, partition, sends) for partition, sends in routes.sends.items()
         }
         self._post: _Post | None = None
-        self._left: list[tuple[int, Message | bytes]] = []
+        self._left: list[Iterable[tuple[int, Message | bytes]]] = []
         """Messages that the next partition need not wait for."""
         self._idleness = Idleness()
         self._courier: Courier | None = None
@@ -204,8 +204,9 @@ class ChildChannel:
 
     def _deliver(self) -> None:
         left, self._left = self._left, []
-        for peer, message in left:
-            self._endpoint.send(peer, message)
+        for messages in left:
+            for peer, message in messages:
+                self._endpoint.send(peer, message)
 
     def _handle(self, events: Sequence[Event]) -> None:
         for event in events:
@@ -275,7 +276,9 @@ class ChildChannel:
             self._mail(self._post)
         elif outline is not None and bodies is not None:
             if idle:
-                self._left += outline.messages(step, attempt, bodies)
+                self._left.append(
+                    outline.messages(step, attempt, bodies)
+                )  # which are written when they are sent
             else:
                 for peer, message in outline.messages(step, attempt, bodies):
                     self._endpoint.send(peer, message)
@@ -331,7 +334,7 @@ class ChildChannel:
     def _posted(self, work: Work) -> None:
         """All that the partition has made is sent, or left to be."""
         if work.last and self._routes.silent:
-            self._left.append((CALLER, Ended(work.step, work.attempt)))
+            self._left.append([(CALLER, Ended(work.step, work.attempt))])
         if not work.last:
             self._mailbox.done(work)
         elif self._incoming.reading:

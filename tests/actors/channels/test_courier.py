@@ -9,8 +9,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from actors.channels import idleness as idleness_module
 from actors.channels.courier import Courier
-from actors.channels.idleness import LONG_S, Idleness
+from actors.channels.idleness import LONG_S, MOST_UNASKED, Idleness
 
 WAIT_S = 10.0
 
@@ -109,3 +110,29 @@ def test_a_partition_that_works_is_idle_no_more_and_neither_is_a_short_one() -> 
     idleness.ended(2, LONG_S / 2)
     assert 1 not in idleness
     assert 2 not in idleness
+
+
+def test_what_is_idle_is_asked_about_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[float] = []
+    used_s = 0.0
+
+    def thread_time() -> float:
+        asked.append(used_s)
+        return used_s
+
+    monkeypatch.setattr(idleness_module.time, "thread_time", thread_time)
+    idleness = Idleness()
+    for _ in range(2 + MOST_UNASKED):
+        idleness.ended(1, 5 * LONG_S)
+    assert 1 in idleness
+    assert len(asked) == 2
+    used_s = MOST_UNASKED * 2 * LONG_S  # of all these runs together, less than half
+    idleness.ended(1, 5 * LONG_S)
+    assert 1 in idleness
+    for _ in range(MOST_UNASKED):
+        idleness.ended(1, 5 * LONG_S)
+    used_s += (MOST_UNASKED + 1) * 3 * LONG_S
+    assert len(asked) == 3
+    idleness.ended(1, 5 * LONG_S)
+    assert 1 not in idleness
+    assert len(asked) == 4
