@@ -275,10 +275,8 @@ class ChildChannel:
         if self._post is not None:
             self._mail(self._post)
         elif outline is not None and bodies is not None:
-            if idle:
-                self._left.append(
-                    outline.messages(step, attempt, bodies)
-                )  # which are written when they are sent
+            if idle:  # written when they are sent
+                self._left.append(outline.messages(step, attempt, bodies))
             else:
                 for peer, message in outline.messages(step, attempt, bodies):
                     self._endpoint.send(peer, message)
