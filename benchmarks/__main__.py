@@ -122,7 +122,10 @@ def main() -> None:
         with console.status("measuring"):
             table.add_row(*row())
     console.print(table)
-    for name in ("actors", "faults"):  # in processes of their own, whose memory holds nothing of what was before
+    for name in (
+        "actors",
+        "faults",
+    ):  # in processes of their own, whose memory holds nothing of what was before
         subprocess.run([sys.executable, "-m", f"benchmarks.{name}"], check=True)
     with console.status("measuring the real models"):
         models = list(corpus.timings())
