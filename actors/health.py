@@ -53,9 +53,8 @@ class Health:
                 if isinstance(failure, ChildDiedError):
                     failure.at(device=member.device)
                     self._dead.setdefault(member.device, failure)
-                if (
-                    not member.ended()
-                ):  # "unavailable" may mean that it still runs: nobody must hear of it again
+                # "unavailable" may mean that it still runs: nobody must hear of it again
+                if not member.ended():
                     ray.kill(member.actor, no_restart=True)
         return failure
 

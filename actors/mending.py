@@ -67,7 +67,7 @@ class Mending:
         self.machine: Recovery | None = None
         self.relocation: Relocation | None = None
         self.closed = False
-        self.calm = False
+        self._calm = False
         """Whether it was quiet when last that was asked, and nothing has happened since; a child that has ended is in
         `Held.ended`."""
         self._held, self._journal, self._options = held, journal, options
@@ -106,13 +106,13 @@ class Mending:
 
     # -- steps ---------------------------------------------------------------------------------------------------
     def quiet(self) -> bool:
-        """Whether there is recovery, which has nothing to do, and nothing that a step would have to hear of; `calm`
-        remembers it."""
+        """Whether there is recovery, which has nothing to do, and nothing that a step would have to hear of; that
+        is remembered."""
         ended = self._held.ended
-        if self.calm and not ended:
+        if self._calm and not ended:
             return True
         ended.clear()  # first: who ends from now on is there again
-        self.calm = not (
+        self._calm = not (
             self.closed
             or self.machine is None
             or self._todo
@@ -125,8 +125,8 @@ class Mending:
             or any(member.over for member in self._held.members.values())
         )
         if self.closed:  # which who closes says without the lock
-            self.calm = False
-        return self.calm
+            self._calm = False
+        return self._calm
 
     def ready(self) -> None:
         """A step may be launched now: children that died idle are brought back first. Raises: ChildDiedError."""
@@ -307,7 +307,7 @@ class Mending:
     def shut(self) -> None:
         """Nothing is begun any more, and what is being started ends; needs no lock."""
         self.closed = True
-        self.calm = False
+        self._calm = False
 
     def close(self) -> None:
         self.shut()
@@ -385,7 +385,7 @@ class Mending:
             self._todo.clear()
             self._starting.forget()
             return
-        self.calm = False
+        self._calm = False
         for event in events:
             self._todo.extend(self.machine.handle(event))
         while self._todo or self._starting.coming:

@@ -243,10 +243,7 @@ class RayChildren(Children):
             with mending.lock:
                 finished = mending.finished(step, epoch)
             if finished:
-                found: dict[str, Value] = {}
-                for name, parcel, place in record.routes.returned:  # as `named` does
-                    found[name] = arrived[parcel][place]
-                return found
+                return record.named(arrived)
         return self.awaited(step, timeout_s)
 
     def launch_nowait(
@@ -280,10 +277,8 @@ class RayChildren(Children):
     ) -> WholeStep | None:
         """The record of a step that goes whole, which its launch follows; None, and nothing has happened, where it has
         to be called partition by partition. `wait`: what has to be done before is done, else that is a None as well."""
-        held, mending = self._held, self._mending
-        channel = held.roads.channel
-        calm = (mending.calm and not held.ended) or mending.quiet()
-        if not calm or channel is None or channel.broken is not None:
+        mending, channel = self._mending, self._held.roads.channel
+        if not mending.quiet() or channel is None or channel.broken is not None:
             channel = self._opened() if wait else None
         routes = self._routes
         if routes is None or channel is None:

@@ -80,9 +80,8 @@ class RemoteExecutor(HeterogeneousExecutor):
         self._check_open()
 
         def begin(future: StepFuture, _: bool) -> Callable[[], dict[str, Any]]:
-            wait, forget = self._gateway.begin(
-                feeds, output_names, graph_slot
-            )  # as many wait as begin, in that order
+            # as many wait as begin, in that order
+            wait, forget = self._gateway.begin(feeds, output_names, graph_slot)
             future.add_done_callback(lambda done: forget() if done.cancelled() else None)
             return wait
 

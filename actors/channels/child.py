@@ -26,6 +26,7 @@ from actors.channels.messages import (
     Lost,
     Message,
     Packed,
+    Received,
     Sent,
     Settled,
 )
@@ -220,24 +221,14 @@ class ChildChannel:
         if self._incoming.released:
             self._settle()
 
-    def _take(self, peer: int, message: Message) -> None:
+    def _take(self, peer: int, message: Received) -> None:
         match message:
             case Known(step, attempt, form, contents) if form.partition != CALLER or peer == CALLER:
-                self._mailbox.begin(attempt, step, form.graph_slot)
-                for parcel, values in zip(form.numbers, contents, strict=True):
-                    arrival = self._mailbox.deliver(attempt, parcel, values)
-                    if arrival is not Arrival.KEPT:
-                        self._arrivals[arrival] += 1
+                self._keep(step, attempt, form.graph_slot, zip(form.numbers, contents, strict=True))
             case Sent(step, attempt, graph_slot) | Begin(step, attempt, graph_slot) if (
                 type(message) is Sent or peer == CALLER
             ):
-                self._mailbox.begin(attempt, step, graph_slot)
-                for packed in message.parcels:
-                    arrival = self._mailbox.deliver(attempt, packed.parcel, (peer, packed))
-                    if arrival is not Arrival.KEPT:
-                        self._arrivals[arrival] += 1
-                        if arrival is Arrival.LATE:
-                            self._incoming.refuse(peer, packed)
+                self._keep(step, attempt, graph_slot, [(p.parcel, (peer, p)) for p in message.parcels])
             case Abort(step, attempt) if peer == CALLER:
                 self._end(attempt)
                 self._drop(step)
@@ -245,6 +236,21 @@ class ChildChannel:
                 self._outgoing.settle(peer, message)
             case _:
                 self._endpoint.counters.malformed += 1
+
+    def _keep(self, step: int, attempt: int, graph_slot: str, contents: Iterable[tuple[int, Any]]) -> None:
+        """Parcels of an attempt, by number: their values, or sender and parcel where these are yet to be opened."""
+        self._mailbox.begin(attempt, step, graph_slot)
+        for parcel, content in contents:
+            arrival = self._mailbox.deliver(attempt, parcel, content)
+            if arrival is not Arrival.KEPT:
+                self._arrivals[arrival] += 1
+                if arrival is Arrival.LATE:
+                    self._refuse(content)
+
+    def _refuse(self, content: Any) -> None:
+        """It will not be opened."""
+        if type(content) is tuple:
+            self._incoming.refuse(*content)
 
     # -- partitions ----------------------------------------------------------------------------------------------
     def _compute(self, work: Work, idle: bool) -> None:
@@ -355,8 +361,7 @@ class ChildChannel:
                     self._outgoing.take_back(receiver, packed)
             self._post = None
         for content in self._mailbox.end(attempt):
-            if type(content) is tuple:
-                self._incoming.refuse(*content)
+            self._refuse(content)
         for peer, tickets in self._incoming.end(attempt).items():
             self._endpoint.send(peer, Settled(kept=tuple(tickets)))
 

@@ -23,8 +23,8 @@ from actors.channels.messages import (
     Failed,
     Known,
     Lost,
-    Message,
     Packed,
+    Received,
     Sent,
     Settled,
 )
@@ -304,7 +304,7 @@ class DriverChannel:
         if self._incoming.released:
             self._settle()
 
-    def _take(self, peer: int, message: Message) -> None:
+    def _take(self, peer: int, message: Received) -> None:
         match message:
             case Sent(step, attempt, _, _, parcels):
                 self._arrived(peer, step, attempt, parcels)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from actors.channels.messages import Forms, Message, opening, read
+from actors.channels.messages import Forms, Received, opening, read
 from hetero.errors import TransportError
 
 
@@ -18,7 +18,7 @@ class Arrived:
     """A message of a peer, as authenticated."""
 
     peer: int
-    message: Message
+    message: Received
 
 
 @dataclass(frozen=True, slots=True)

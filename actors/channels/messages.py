@@ -29,6 +29,9 @@ HEAD = "10sqqI"
 """What `opening` makes, step, attempt, bytes of the description."""
 _HEAD = struct.Struct("<" + HEAD)
 _OPENING = struct.Struct("<BBq")
+NUMBERS = struct.Struct("<qq")
+"""Step and attempt, which stand between `opening` and `described`."""
+_LENGTH = struct.Struct("<I")
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +165,8 @@ class Known:
     contents: list[list[Any]]
 
 
-Message = Begin | Sent | Known | Ended | Failed | Abort | Settled | Lost
+Message = Begin | Sent | Ended | Failed | Abort | Settled | Lost
+Received = Message | Known
 
 _KINDS: dict[type, int] = {k: n for n, k in enumerate((Begin, Sent, Ended, Failed, Abort, Settled, Lost))}
 
@@ -222,10 +226,14 @@ def describe(
     return described
 
 
+def described(description: bytes) -> bytes:
+    """What stands between the numbers and the small bodies."""
+    return _LENGTH.pack(len(description)) + description
+
+
 def _data(generation: int, step: int, attempt: int, description: bytes, parcels: Sequence[Packed]) -> bytes:
-    head = _HEAD.pack(opening(generation), step, attempt, len(description))
     bodies = [p.body for p in parcels if p.block is None and isinstance(p.body, bytes)]
-    return b"".join((head, description, *bodies))
+    return b"".join((opening(generation), NUMBERS.pack(step, attempt), described(description), *bodies))
 
 
 def _packed(message: Message, generation: int, *fields: Any) -> bytes:
@@ -235,7 +243,7 @@ def _packed(message: Message, generation: int, *fields: Any) -> bytes:
     return header
 
 
-def read(frames: Sequence[Any], forms: Forms | None = None) -> tuple[int, Message]:
+def read(frames: Sequence[Any], forms: Forms | None = None) -> tuple[int, Received]:
     """The generation and the message in these frames (bytes-like). `forms`: what this receiver has checked before.
 
     Raises: TransportError for anything that `write` does not make.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,11 +9,9 @@ from typing import Any
 import numpy as np
 
 from actors.channels.bodies import SMALL_BYTES
-from actors.channels.messages import Packed, describe, opening
+from actors.channels.messages import NUMBERS, Packed, describe, described, opening
 from actors.channels.wire import Encoded
 
-_NUMBERS, _LENGTH = struct.Struct("<qq"), struct.Struct("<I")
-"""Step and attempt; bytes of the description: the rest of a head (`actors.channels.messages`)."""
 Sends = Sequence[tuple[int, tuple[int, ...]]]
 """Parcels with their destinations."""
 Layout = tuple[tuple[np.dtype[Any], tuple[int, ...], bytes], ...]
@@ -52,10 +49,10 @@ class Outline:
 
     def messages(self, step: int, attempt: int, bodies: Sequence[bytes]) -> Iterator[tuple[int, bytes]]:
         """For each destination its message, as `actors.channels.messages.write` writes it."""
-        begin = self.opening + _NUMBERS.pack(step, attempt)
-        for to, described, which in self.letters:
+        begin = self.opening + NUMBERS.pack(step, attempt)
+        for to, description, which in self.letters:
             chosen = bodies if which is None else [bodies[k] for k in which]
-            yield to, b"".join((begin, described, *chosen))
+            yield to, b"".join((begin, description, *chosen))
 
 
 class Steady:
@@ -100,16 +97,12 @@ class Steady:
         letters = tuple(
             (
                 to,
-                _described(describe(graph_slot, partition, [packed[k] for k in ks])),
+                described(describe(graph_slot, partition, [packed[k] for k in ks])),
                 None if len(ks) == len(packed) else tuple(ks),
             )
             for to, ks in which.items()
         )
         return Outline(self._opening, tuple(layouts), letters)
-
-
-def _described(description: bytes) -> bytes:
-    return _LENGTH.pack(len(description)) + description
 
 
 def _layout(values: Sequence[Any], encoded: Encoded) -> Layout | None:

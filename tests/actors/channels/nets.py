@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
+
+import numpy as np
 
 from actors.channels.bodies import Limits
 from actors.channels.child import ChildChannel
@@ -112,3 +115,17 @@ def _child_routes(child: int, homes: Sequence[int], silent: bool) -> ChildRoutes
         silent,
         tuple(sorted(peers - {child})),
     )
+
+
+def plus_one(partition: int, step: int, values: list[Any]) -> list[Any]:
+    return [v + np.float32(1) for v in values]
+
+
+def vector(n: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal(n).astype(np.float32)
+
+
+def until(reached: Callable[[], bool], limit_s: float = 20.0) -> None:
+    deadline = time.monotonic() + limit_s
+    while not reached():
+        assert time.monotonic() < deadline

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,7 +10,7 @@ import pytest
 
 from actors.channels.idleness import Idleness
 from hetero.errors import ChildDiedError, KernelError
-from tests.actors.channels.nets import Net
+from tests.actors.channels.nets import Net, until
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -31,12 +29,6 @@ def same(partition: int, step: int, values: list[Any]) -> list[Any]:
 
 def vector(step: int, n: int = 4) -> np.ndarray:
     return np.full(n, step, np.float32)
-
-
-def until(reached: Callable[[], bool], limit_s: float = 20.0) -> None:
-    deadline = time.monotonic() + limit_s
-    while not reached():
-        assert time.monotonic() < deadline
 
 
 def test_what_a_partition_has_made_arrives_while_the_next_one_waits() -> None:

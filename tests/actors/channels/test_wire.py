@@ -15,12 +15,12 @@ from hypothesis import given, settings
 from actors.channels.bodies import Incoming, Limits, Outgoing
 from actors.channels.framing import ONE, Reader, joined
 from actors.channels.messages import (
-    _HEAD,
     _OPENING,
     DATA,
     MAX_FORM_BYTES,
     MAX_FORMS,
     MAX_NUMBER,
+    NUMBERS,
     VERSION,
     Abort,
     Begin,
@@ -32,8 +32,10 @@ from actors.channels.messages import (
     Lost,
     Message,
     Packed,
+    Received,
     Sent,
     Settled,
+    described,
     opening,
     read,
     write,
@@ -202,7 +204,7 @@ def data(
 ) -> bytes:
     """A header as that of a Begin or Sent, whatever is in it."""
     packed = msgpack.packb(description)
-    return _HEAD.pack(_OPENING.pack(DATA, version, 1), step, attempt, len(packed)) + packed + bodies
+    return _OPENING.pack(DATA, version, 1) + NUMBERS.pack(step, attempt) + described(packed) + bodies
 
 
 @pytest.mark.parametrize(
@@ -255,7 +257,7 @@ def sent(x: np.ndarray[Any, Any], slot: str = "primary") -> Sent:
     return Sent(1, 2, slot, 3, (Packed(6, encoded.specs, encoded.nbytes, 0, None, encoded.joined()),))
 
 
-def values_of(message: Message) -> list[Any]:
+def values_of(message: Received) -> list[Any]:
     found = []
     if isinstance(message, Known):
         for part, values in zip(message.form.parts, message.contents, strict=True):
@@ -269,7 +271,7 @@ def values_of(message: Message) -> list[Any]:
     return found
 
 
-def seen(message: Message) -> Any:
+def seen(message: Received) -> Any:
     """What a receiver has of a message, but for the values."""
     if isinstance(message, Known):
         form = message.form
